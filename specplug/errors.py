@@ -1,0 +1,50 @@
+"""Every exception class of the package.
+
+Each class also inherits the builtin that a caller would expect, and each message shows the offending
+value, what was expected and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpecplugError(Exception):
+    """Base of all errors that specplug raises on purpose."""
+
+
+class SettingsError(SpecplugError, ValueError):
+    """An option is unknown, has the wrong type or lies outside its range."""
+
+
+class UnknownProposerError(SpecplugError, LookupError):
+    """No installed distribution registers a proposer of this name."""
+
+
+class InvalidProposerError(SpecplugError, TypeError):
+    """A registered object does not satisfy the proposer protocol."""
+
+
+class InvalidRequestError(SpecplugError, ValueError):
+    """A request, history or buffer handed to the session is malformed."""
+
+
+class InvalidDistributionError(SpecplugError, ValueError):
+    """An array that should hold probabilities does not."""
+
+
+class HostMismatchError(SpecplugError, RuntimeError):
+    """The host engine lacks a symbol that an adapter relies on, or has an untested version."""
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """The end of an error sentence: the nearest valid name, if any, and the whole list.
+
+    >>> did_you_mean("max_dept", ["max_depth", "min_match"])
+    "did you mean 'max_depth'? valid names: max_depth, min_match"
+    """
+    names = sorted(valid)
+    near = difflib.get_close_matches(name, names, n=1)
+    listing = f"valid names: {', '.join(names)}" if names else "there are none to choose from"
+    return f"did you mean {near[0]!r}? {listing}" if near else listing

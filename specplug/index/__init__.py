@@ -1,0 +1,1 @@
+"""Stateful token indexes, each with check_invariants()."""

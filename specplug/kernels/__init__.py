@@ -1,0 +1,1 @@
+"""Numba kernels: arrays in, arrays out. Wrappers check, kernels do not."""

@@ -1,0 +1,172 @@
+"""Which proposers exist, found lazily through the entry-point group ``specplug.proposers``.
+
+A distribution registers a proposer by an entry point ``name = "module:factory"``; it is then called
+``specplug.<name>`` in both engines. The factory is a class or function ``factory(context, settings)``, with an
+optional attribute ``Settings`` (a dataclass of :func:`specplug.settings.option` fields); without it the factory is
+called as ``factory(context)``. Nothing is imported before a name is used, and what is imported is checked at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from specplug.errors import InvalidProposerError, SettingsError, UnknownProposerError, did_you_mean
+from specplug.protocols import Proposer
+from specplug.settings import NoSettings, parse
+from specplug.types import Capabilities, Context
+
+GROUP = "specplug.proposers"
+PREFIX = "specplug."
+
+_METHODS = {
+    "start": ("slot", "request", "history"),
+    "observe": ("observed",),
+    "propose": ("slots", "ceilings", "out"),
+    "finish": ("slot", "keep"),
+}
+
+
+@dataclass(frozen=True)
+class ProposerEntry:
+    """One registered proposer: where it comes from and how it is built."""
+
+    name: str
+    factory: Callable[..., Any]
+    settings_type: type | None
+    distribution: str
+
+    @property
+    def where(self) -> str:
+        """How messages call it."""
+        return self.name if ":" in self.name else PREFIX + self.name
+
+
+def names() -> list[str]:
+    """The registered names, sorted, without the prefix ``specplug.``; imports nothing."""
+    return sorted(_points())
+
+
+def load(name: str) -> ProposerEntry:
+    """Find a proposer by its registered name or by ``module:attribute``, import it and check it.
+
+    Raises:
+        UnknownProposerError: nothing of that name is registered, or it cannot be imported.
+        InvalidProposerError: what is registered cannot be a proposer factory.
+    """
+    name = name.removeprefix(PREFIX) if ":" not in name else name
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        point = EntryPoint(name, f"{module}:{attribute}", GROUP)
+        distribution = module.partition(".")[0]
+    else:
+        points = _points()
+        if name not in points:
+            hint = did_you_mean(name, points)
+            raise UnknownProposerError(f"unknown proposer {PREFIX + name!r}; {hint}")
+        point = points[name]
+        distribution = _distribution(point)
+    try:
+        factory = point.load()
+    except (ImportError, AttributeError) as error:
+        raise UnknownProposerError(
+            f"proposer {name!r} of distribution {distribution!r} is registered as {point.value!r}, which cannot "
+            f"be imported: {error}; reinstall or upgrade that distribution"
+        ) from error
+    entry = ProposerEntry(name, factory, getattr(factory, "Settings", None), distribution)
+    _check_factory(entry)
+    return entry
+
+
+def check(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The complete, validated options of a proposer, defaults filled in. Builds nothing.
+
+    Raises:
+        UnknownProposerError, InvalidProposerError: see :func:`load`.
+        SettingsError: see :func:`specplug.settings.parse`.
+    """
+    entry = load(name)
+    if entry.settings_type is None:
+        parse(NoSettings, options, entry.where)
+        return {}
+    return asdict(parse(entry.settings_type, options, entry.where))
+
+
+def build(name: str, context: Context, options: Mapping[str, Any] | None = None) -> Proposer:
+    """A proposer, built for one engine process and checked against the protocol."""
+    entry = load(name)
+    options = options or {}
+    if entry.settings_type is None:
+        parse(NoSettings, options, entry.where)
+        proposer = entry.factory(context)
+    else:
+        proposer = entry.factory(context, parse(entry.settings_type, options, entry.where))
+    check_instance(proposer, entry.where, entry.distribution)
+    result: Proposer = proposer
+    return result
+
+
+def check_instance(proposer: object, where: str, distribution: str = "?") -> None:
+    """Refuse an object that does not have the methods and parameters of the protocol."""
+    for method, parameters in _METHODS.items():
+        bound = getattr(proposer, method, None)
+        if not callable(bound):
+            raise InvalidProposerError(
+                f"{where} of distribution {distribution!r}: {type(proposer).__name__} has no method "
+                f"{method}({', '.join(parameters)})"
+            )
+        try:
+            inspect.signature(bound).bind(*parameters)
+        except TypeError as error:
+            raise InvalidProposerError(
+                f"{where} of distribution {distribution!r}: {method} must take "
+                f"({', '.join(parameters)}), but has {inspect.signature(bound)}: {error}"
+            ) from None
+    capabilities = getattr(proposer, "capabilities", None)
+    if not isinstance(capabilities, Capabilities):
+        raise InvalidProposerError(
+            f"{where} of distribution {distribution!r}: attribute 'capabilities' must be a "
+            f"specplug.Capabilities, got {capabilities!r}"
+        )
+
+
+def _points() -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        other = found.get(point.name)
+        # The same distribution can be seen twice (an editable install shadowing a wheel): same value, no conflict.
+        if other is not None and other.value != point.value:
+            raise InvalidProposerError(
+                f"two distributions register the proposer {point.name!r}: {_distribution(other)!r} as "
+                f"{other.value!r} and {_distribution(point)!r} as {point.value!r}; uninstall one of them"
+            )
+        found[point.name] = point
+    return found
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "?"
+
+
+def _check_factory(entry: ProposerEntry) -> None:
+    if not callable(entry.factory):
+        raise InvalidProposerError(
+            f"{entry.where} of distribution {entry.distribution!r} must be a class or function "
+            f"factory(context, settings), got {entry.factory!r}"
+        )
+    if entry.settings_type is not None and not isinstance(entry.settings_type, type):
+        raise InvalidProposerError(
+            f"{entry.where} of distribution {entry.distribution!r}: 'Settings' must be a dataclass, "
+            f"got {entry.settings_type!r}"
+        )
+    try:
+        parse(entry.settings_type or NoSettings, {}, entry.where)
+    except (SettingsError, TypeError) as error:
+        raise InvalidProposerError(
+            f"{entry.where} of distribution {entry.distribution!r}: every option of 'Settings' needs a default "
+            f"made by specplug.settings.option: {error}"
+        ) from error

@@ -1,0 +1,336 @@
+"""The life cycle of requests between an engine and a proposer: the only stateful façade of the core.
+
+An adapter hands over, every step, the ids of the running requests and *all* tokens each of them has. The session
+finds out what is new, feeds it to the proposer and the controller, asks for drafts and makes them safe. Adapters
+therefore never track tokens, and steps on which an engine does not ask for drafts need no care: what was missed is
+observed at the next call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.control.fixed import FixedLength
+from specplug.errors import InvalidRequestError
+from specplug.protocols import Controller, Proposer
+from specplug.stats import SessionStats
+from specplug.types import (
+    LENGTH_DTYPE,
+    ROOT,
+    SEPARATOR,
+    TOKEN_DTYPE,
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    Request,
+    TokenArray,
+    allocate_drafts,
+)
+
+log = logging.getLogger("specplug")
+
+
+@dataclass(slots=True)
+class _Live:
+    """What the session keeps of a running request: its slot and how far it has been observed."""
+
+    request: Request
+    slot: int
+    known: int
+    last_token: int
+    draft: TokenArray | None = None
+    parents: IntArray | None = None
+
+
+def accepted_tokens(draft: TokenArray, parents: IntArray | None, emitted: TokenArray) -> int:
+    """How many of the ``emitted`` tokens the draft had foreseen, from the first one on without a gap.
+
+    Args:
+        draft: int32 ``[n]``, a chain, or the nodes of a tree whose ``parents`` are given.
+        parents: int32 ``[n]`` or None.
+        emitted: int32 ``[m]``, without the token that the target added itself.
+    """
+    if parents is None:
+        reach = min(len(draft), len(emitted))
+        differs = np.flatnonzero(draft[:reach] != emitted[:reach])
+        return int(differs[0]) if len(differs) else reach
+    node = ROOT
+    for depth, token in enumerate(emitted.tolist()):
+        children = np.flatnonzero((parents == node) & (draft == token))
+        if not len(children):
+            return depth
+        node = int(children[0])
+    return len(emitted)
+
+
+class Session:
+    """Drives one proposer for one engine process. Not thread-safe; called from the engine's step.
+
+    Invariants: a slot belongs to at most one live request; the proposer sees ``start`` and ``finish``
+    in turn for each slot; after :meth:`step` every token of every history given was observed exactly once.
+
+    Args:
+        proposer: what guesses.
+        context: limits of the engine process.
+        controller: how many guesses are worth verifying; by default always the ceiling.
+        on_fault: ``"disable"`` turns an exception of the proposer into one log line, a counter and empty drafts
+            from then on; ``"raise"`` lets it through (for tests).
+    """
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        context: Context,
+        *,
+        controller: Controller | None = None,
+        on_fault: Literal["disable", "raise"] = "disable",
+    ) -> None:
+        self.proposer = proposer
+        self.context = context
+        self.controller = controller or FixedLength()
+        self.stats = SessionStats()
+        self.faulted = False
+        self._raise = on_fault == "raise"
+        self._live: OrderedDict[str, _Live] = OrderedDict()
+        self._free = list(range(context.max_requests - 1, -1, -1))
+        self._buffers = allocate_drafts(
+            context.max_requests, context.max_draft, context.vocab_size, proposer.capabilities
+        )
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._live
+
+    @property
+    def live(self) -> int:
+        """Number of requests that hold a slot."""
+        return len(self._live)
+
+    def begin(self, request: Request, history: TokenArray) -> None:
+        """Start a request with the tokens it has so far (prompt, and output if it has any).
+
+        A live request of the same id is finished first: its state never leaks into the new one. When all slots
+        are taken, the request that was stepped longest ago is dropped (its end must have been missed).
+        """
+        self._release(request.request_id, keep=False)
+        if not self._free:
+            oldest = next(iter(self._live))
+            self.stats.recycled += 1
+            self._release(oldest, keep=False)
+        slot = self._free.pop()
+        tokens = self._clean(history)
+        last = int(tokens[-1]) if len(tokens) else SEPARATOR
+        self._live[request.request_id] = _Live(request, slot, len(tokens), last)
+        self.stats.started += 1
+        self._guarded("start", slot, request, tokens)
+
+    def step(self, request_ids: Sequence[str], histories: Sequence[TokenArray]) -> DraftBuffers:
+        """Observe what is new and draft for every row.
+
+        Args:
+            request_ids: the ``B`` requests of this step, each at most once; an unknown id starts a request whose whole
+                history counts as prompt.
+            histories: per row an int32 array of *all* tokens of the request, prompt included.
+
+        Returns:
+            Draft buffers with ``B`` rows in the order given; views that the next call overwrites.
+
+        Raises:
+            InvalidRequestError: more rows than slots, a repeated id, or histories that do not match the ids.
+        """
+        rows = len(request_ids)
+        self._check_rows(request_ids, histories)
+        live = [
+            self._sync(rid, history) for rid, history in zip(request_ids, histories, strict=True)
+        ]
+        self._observe(live, histories)
+        slots = np.fromiter((entry.slot for entry in live), LENGTH_DTYPE, rows)
+        limits = np.fromiter((self._limit(entry) for entry in live), LENGTH_DTYPE, rows)
+        out = self._view(rows)
+        out.lengths[:] = 0
+        if rows and not self.faulted:
+            ceilings = np.zeros(rows, LENGTH_DTYPE)
+            self._plan(slots, limits, ceilings)
+            self._guarded("propose", slots, ceilings, out)
+            self._make_safe(live, ceilings, out)
+        self._settle(live, out)
+        return out
+
+    def finish(self, request_id: str, keep: bool = True) -> bool:
+        """End a request; with ``keep`` its text may serve others. False if the id is not live (never an error)."""
+        return self._release(request_id, keep)
+
+    def close(self) -> None:
+        """End all requests without keeping their text."""
+        for request_id in list(self._live):
+            self._release(request_id, keep=False)
+
+    def _release(self, request_id: str, keep: bool) -> bool:
+        entry = self._live.pop(request_id, None)
+        if entry is None:
+            return False
+        self._free.append(entry.slot)
+        self.stats.finished += 1
+        self._guarded("finish", entry.slot, keep)
+        return True
+
+    def _check_rows(self, request_ids: Sequence[str], histories: Sequence[TokenArray]) -> None:
+        if len(request_ids) != len(histories):
+            raise InvalidRequestError(
+                f"step needs one history per request, got {len(request_ids)} ids and {len(histories)} histories"
+            )
+        if len(request_ids) > self.context.max_requests:
+            raise InvalidRequestError(
+                f"step got {len(request_ids)} requests, but Context.max_requests is {self.context.max_requests}"
+            )
+        if len(set(request_ids)) != len(request_ids):
+            twice = next(r for r in request_ids if list(request_ids).count(r) > 1)
+            raise InvalidRequestError(
+                f"request {twice!r} stands in more than one row of the same step"
+            )
+
+    def _sync(self, request_id: str, history: TokenArray) -> _Live:
+        """The live entry of a row, restarted if its history shrank or is another one."""
+        entry = self._live.get(request_id)
+        if entry is None:
+            self.begin(Request(request_id, prompt_length=len(history)), history)
+        elif not self._continues(entry, history):
+            # An engine rewound the request or reused its id without telling: what was known is void.
+            self.stats.restarted += 1
+            self.begin(entry.request, history)
+        self._live.move_to_end(request_id)
+        return self._live[request_id]
+
+    def _continues(self, entry: _Live, history: TokenArray) -> bool:
+        if len(history) < entry.known:
+            return False
+        return entry.known == 0 or self._clean_id(int(history[entry.known - 1])) == entry.last_token
+
+    def _observe(self, live: list[_Live], histories: Sequence[TokenArray]) -> None:
+        """Feed the new tokens of all rows to the proposer, and how their last drafts fared to the controller."""
+        news = [h[e.known :] for e, h in zip(live, histories, strict=True)]
+        grown = [i for i, new in enumerate(news) if len(new)]
+        if not grown:
+            return
+        offsets = np.zeros(len(grown) + 1, np.int64)
+        np.cumsum([len(news[i]) for i in grown], out=offsets[1:])
+        tokens = self._clean(np.concatenate([news[i] for i in grown]))
+        self._judge([live[i] for i in grown], offsets, tokens)
+        for row, i in enumerate(grown):
+            live[i].known = len(histories[i])
+            live[i].last_token = int(tokens[offsets[row + 1] - 1])
+        slots = np.fromiter((live[i].slot for i in grown), LENGTH_DTYPE, len(grown))
+        self._guarded("observe", Observed(slots, offsets, tokens))
+
+    def _judge(self, live: list[_Live], offsets: NDArray[np.int64], tokens: TokenArray) -> None:
+        """Count accepted drafts: what the emitted tokens share with the draft, the target's own token excluded."""
+        judged: list[tuple[int, int, int]] = []
+        for row, entry in enumerate(live):
+            new = tokens[offsets[row] : offsets[row + 1]]
+            self.stats.emitted += len(new)
+            if entry.draft is not None:
+                accepted = accepted_tokens(entry.draft, entry.parents, new[:-1])
+                judged.append((entry.slot, len(entry.draft), accepted))
+                entry.draft = entry.parents = None
+        if judged:
+            slots, drafted, accepted_counts = np.array(judged, LENGTH_DTYPE).T
+            self.stats.accepted += int(accepted_counts.sum())
+            self.controller.observe(slots, drafted, accepted_counts)
+
+    def _plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
+        self.controller.plan(slots, limits, ceilings)
+        np.clip(ceilings, 0, limits, out=ceilings)
+
+    def _limit(self, entry: _Live) -> int:
+        """Draft tokens that could still be of use: the model's length, the output limit and the request's own wish.
+
+        Each step emits one token more than it accepts, hence the ``- 1``.
+        """
+        request = entry.request
+        room = min(self.context.max_draft, self.context.max_length - entry.known - 1)
+        if request.max_output is not None:
+            room = min(room, request.prompt_length + request.max_output - entry.known - 1)
+        if request.draft_limit is not None:
+            room = min(room, request.draft_limit)
+        return max(0, room)
+
+    def _make_safe(self, live: list[_Live], ceilings: IntArray, out: DraftBuffers) -> None:
+        """Cut every draft to its ceiling, before an id outside the vocabulary, and after a stop token.
+
+        Cutting a row to its first nodes leaves a valid tree, since parents stand before their children.
+        """
+        np.clip(out.lengths, 0, ceilings, out=out.lengths)
+        inside = np.arange(out.tokens.shape[1]) < out.lengths[:, None]
+        foreign = inside & ((out.tokens < 0) | (out.tokens >= self.context.vocab_size))
+        for row in np.flatnonzero(foreign.any(axis=1)):
+            self.stats.clipped += 1
+            out.lengths[row] = int(np.argmax(foreign[row]))
+        if out.parents is None:
+            self._cut_after_stops(live, out)
+
+    def _cut_after_stops(self, live: list[_Live], out: DraftBuffers) -> None:
+        ends = frozenset().union(*{entry.request.stop_token_ids for entry in live})
+        if not ends:
+            return
+        found = np.isin(out.tokens, np.fromiter(ends, TOKEN_DTYPE, len(ends)))
+        for row in np.flatnonzero(found.any(axis=1)).tolist():
+            stops = live[row].request.stop_token_ids
+            for column in np.flatnonzero(found[row, : out.lengths[row]]).tolist():
+                if int(out.tokens[row, column]) in stops:
+                    out.lengths[row] = column + 1
+                    break
+
+    def _settle(self, live: list[_Live], out: DraftBuffers) -> None:
+        """Remember what was drafted, to judge it when the next tokens are known."""
+        lengths = out.lengths.tolist()
+        for row, (entry, length) in enumerate(zip(live, lengths, strict=True)):
+            entry.draft = out.tokens[row, :length].copy() if length else None
+            if length and out.parents is not None:
+                entry.parents = out.parents[row, :length].copy()
+        self.stats.steps += 1
+        self.stats.rows += len(live)
+        self.stats.drafted_rows += sum(length > 0 for length in lengths)
+        self.stats.drafted += sum(lengths)
+
+    def _view(self, rows: int) -> DraftBuffers:
+        return DraftBuffers(*(None if a is None else a[:rows] for a in self._buffers))
+
+    def _clean_id(self, token: int) -> int:
+        return token if 0 <= token < self.context.vocab_size else SEPARATOR
+
+    def _clean(self, tokens: TokenArray) -> TokenArray:
+        """A copy in which ids outside the vocabulary are separators."""
+        tokens = np.array(tokens, TOKEN_DTYPE)
+        tokens[(tokens < 0) | (tokens >= self.context.vocab_size)] = SEPARATOR
+        return tokens
+
+    def _guarded(self, method: str, *arguments: object) -> None:
+        """Call the proposer; a fault costs its drafts from now on, never the request."""
+        if self.faulted:
+            return
+        try:
+            getattr(self.proposer, method)(*arguments)
+        except Exception:  # whatever a third party's proposer raises, the engine must go on
+            if self._raise:
+                raise
+            self.faulted = True
+            self.stats.faults += 1
+            for entry in self._live.values():
+                entry.draft = None
+            if method == "propose":
+                out = arguments[-1]
+                assert isinstance(out, DraftBuffers)
+                out.lengths[:] = 0
+            log.exception(
+                "specplug: proposer %s failed in %s(); answers are not affected, "
+                "but nothing is drafted from now on",
+                type(self.proposer).__name__,
+                method,
+            )

@@ -1,0 +1,1 @@
+"""Readable verification maths: which drafts the target keeps, and with what law."""
