@@ -41,9 +41,9 @@ class Proposer(Protocol):
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Write drafts for ``slots`` (int32 ``[B]``, each at most once) into ``out``.
 
-        Must write at most ``ceilings[i]`` (int32 ``[B]``) tokens into row ``i``, and set ``out.lengths[i]``. May write none.
-        Must not draft ids outside the vocabulary. Must give a row the same draft whatever other rows are in the batch and in
-        whatever order.
+        Must write at most ``ceilings[i]`` (int32 ``[B]``) tokens into row ``i``, and set ``out.lengths[i]``. May
+        write none. Must not draft ids outside the vocabulary. Must give a row the same draft whatever other rows are in
+        the batch, and in whatever order.
         """
 
     def finish(self, slot: int, keep: bool) -> None:

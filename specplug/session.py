@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,7 @@ class _Live:
     """What the session keeps of a running request: its slot and how far it has been observed."""
 
     request: Request
+    serial: int
     slot: int
     known: int
     last_token: int
@@ -127,7 +128,7 @@ class Session:
         slot = self._free.pop()
         tokens = self._clean(history)
         last = int(tokens[-1]) if len(tokens) else SEPARATOR
-        self._live[request.request_id] = _Live(request, slot, len(tokens), last)
+        self._live[request.request_id] = _Live(request, self.stats.started, slot, len(tokens), last)
         self.stats.started += 1
         self._guarded("start", slot, request, tokens)
 
@@ -166,6 +167,15 @@ class Session:
     def finish(self, request_id: str, keep: bool = True) -> bool:
         """End a request; with ``keep`` its text may serve others. False if the id is not live (never an error)."""
         return self._release(request_id, keep)
+
+    def finish_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
+        """End several requests, in the order in which they began whatever order (of a set, say) they come in.
+
+        Engines keep finished ids in sets of strings, whose order differs between processes; what proposers learn must not.
+        """
+        serials = {r: self._live[r].serial for r in request_ids if r in self._live}
+        for request_id in sorted(serials, key=serials.__getitem__):
+            self._release(request_id, keep)
 
     def close(self) -> None:
         """End all requests without keeping their text."""
@@ -216,7 +226,8 @@ class Session:
     def _observe(self, live: list[_Live], histories: Sequence[TokenArray]) -> None:
         """Feed the new tokens of all rows to the proposer, and how their last drafts fared to the controller."""
         news = [h[e.known :] for e, h in zip(live, histories, strict=True)]
-        grown = [i for i, new in enumerate(news) if len(new)]
+        # By age of the request: what is learned must not depend on the engine's order of rows.
+        grown = [i for i in sorted(range(len(live)), key=lambda i: live[i].serial) if len(news[i])]
         if not grown:
             return
         offsets = np.zeros(len(grown) + 1, np.int64)
@@ -300,7 +311,14 @@ class Session:
         self.stats.drafted += sum(lengths)
 
     def _view(self, rows: int) -> DraftBuffers:
-        return DraftBuffers(*(None if a is None else a[:rows] for a in self._buffers))
+        full = self._buffers
+        return DraftBuffers(
+            full.tokens[:rows],
+            full.lengths[:rows],
+            full.survival[:rows],
+            None if full.parents is None else full.parents[:rows],
+            None if full.draft_probs is None else full.draft_probs[:rows],
+        )
 
     def _clean_id(self, token: int) -> int:
         return token if 0 <= token < self.context.vocab_size else SEPARATOR

@@ -2,8 +2,9 @@
 
 Numba keys a cached function by its own file alone, so machine code that inlined an old version of another
 kernel would survive an upgrade. The cache therefore lies in a folder named by a digest over *all* kernel sources
-(and numba's version): whatever changes, a new folder is used. It lies outside of the installed package, which may be read-only and
-must not be left behind by an uninstall. Where no such folder can be written, kernels compile without a cache.
+(and numba's version): whatever changes, a new folder is used. It lies outside of the installed package,
+which may be read-only and must leave nothing behind when it is uninstalled. Where no such folder can be
+written, kernels compile without a cache.
 """
 
 from __future__ import annotations
@@ -67,16 +68,19 @@ CACHE_FOLDER: str | None = _writable_cache()
 
 def kernel(function: Function) -> Function:
     """Compile ``function`` on first use, without the interpreter lock and without fast-math."""
-    if CACHE_FOLDER is None:
-        compiled: Function = numba.njit(nogil=True, error_model="numpy")(function)
-        return compiled
-    before = config.CACHE_DIR
-    config.CACHE_DIR = CACHE_FOLDER
+    settings: Any = (
+        config  # numba fills this module at run time; its names are unknown to type checkers
+    )
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = CACHE_FOLDER or before
     try:
-        cached: Function = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+        compiled: Any = numba.njit(nogil=True, error_model="numpy", cache=CACHE_FOLDER is not None)(
+            function
+        )
     finally:
-        config.CACHE_DIR = before
-    return cached
+        settings.CACHE_DIR = before
+    typed: Function = compiled
+    return typed
 
 
 def thread_share(workers: int) -> int:
