@@ -102,7 +102,10 @@ def _run_quietly(command: Sequence[str | Path], log: Path, what: str) -> None:
     beat = started + HEARTBEAT_S
     with open(log, "ab") as output:
         process = subprocess.Popen(
-            [os.fspath(part) for part in command], stdout=output, stderr=subprocess.STDOUT, cwd=CHECKOUT
+            [os.fspath(part) for part in command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=CHECKOUT,
         )
         try:
             while process.poll() is None:
@@ -123,7 +126,9 @@ def _run_quietly(command: Sequence[str | Path], log: Path, what: str) -> None:
 
 def _last_action(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    actions = [line for line in lines if line.split(" ")[0] in {"Collecting", "Downloading", "Installing"}]
+    actions = [
+        line for line in lines if line.split(" ")[0] in {"Collecting", "Downloading", "Installing"}
+    ]
     return actions[-1][:70] if actions else "working"
 
 

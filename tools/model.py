@@ -74,6 +74,7 @@ def ensure() -> Path:
             partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
             try:
                 convert(gguf, partial)
+                partial.chmod(0o755)  # mkdtemp made it private, but several users may share a cache
                 # Renaming is atomic: a folder with the final name is always whole.
                 partial.rename(folder)
             finally:

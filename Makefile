@@ -1,0 +1,45 @@
+# Every target builds what it needs (outside the checkout, see tools/environments.py) and says how long
+# that takes. Only Python 3.11, pip, gcc and make must be there before.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+CORE := $(PYTHON) tools/environments.py run core
+VLLM := $(PYTHON) tools/environments.py run vllm
+# -P: never import from the current folder, so that the installed package is what is tested.
+PYTEST := -P -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-core test-vllm test-long lint format bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: ## real vLLM on the CPU with and without specplug: speed, acceptance, equality
+	@model=$$($(VLLM) tools/model.py | tail -n 1) && $(VLLM) examples/demo_vllm.py --model "$$model"
+
+test: lint test-core test-vllm ## everything that must pass: lint, core, packaging, real engines
+
+test-core: ## core and packaging tests, no engine (under 2 minutes)
+	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long"
+
+test-vllm: ## tests that start the real vLLM
+	$(VLLM) $(PYTEST) tests/engines -m "vllm and not long"
+
+test-long: ## the tests that take minutes each, without and with an engine
+	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "long and not vllm"
+	$(VLLM) $(PYTEST) tests/engines -m "vllm and long"
+
+lint: ## ruff, formatting, mypy --strict on the installed package
+	$(CORE) -m ruff check .
+	$(CORE) -m ruff format --check .
+	$(CORE) tools/typecheck.py
+
+format: ## apply the formatting and the safe fixes that lint asks for
+	$(CORE) -m ruff check --fix .
+	$(CORE) -m ruff format .
+
+clean: ## remove what builds and tools leave in the checkout; environments stay
+	rm -rf build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
