@@ -1,0 +1,88 @@
+"""Faults of the host that make speculation wrong, tested for and repaired when the proposer is built.
+
+vLLM on the CPU (0.32 and 0.33, vllm-project/vllm#55005): ``expand_batch_to_tokens`` gives temperature, top-k and top-p
+of each draft position to the rejection sampler. Its CPU kernel writes into an int64 *copy* of the result and drops the
+copy, so for the float32 and int32 tensors that it is called with the result is uninitialised memory: every request
+that samples draws from a wrong distribution as soon as there are drafts in its batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+MODULE = "vllm.v1.sample.rejection_sampler"
+_MARK = "_specplug_repair"
+
+#: Odd values: uninitialised memory must not contain them by chance.
+_VALUES = (3, 77, 0, 41, 13)
+_LENGTHS = (2, 0, 5, 1, 3)
+
+
+def is_sound(expand: Callable[..., Any]) -> bool:
+    """Whether an ``expand_batch_to_tokens`` repeats values right, for each dtype the sampler uses, with replacement."""
+    import torch
+
+    cumulative = torch.tensor(_LENGTHS, dtype=torch.int32).cumsum(0).to(torch.int32)
+    total = sum(_LENGTHS)
+    for dtype in (torch.float32, torch.int32, torch.int64):
+        for replace_from, replace_to in ((0, 0), (0, 1), (41, 9)):
+            values = torch.tensor(_VALUES, dtype=dtype)
+            try:
+                found = expand(values, cumulative, total, replace_from, replace_to)
+            except Exception:  # noqa: BLE001  a host function that cannot even run does not work either
+                return False
+            expected = [
+                float(replace_to if value == replace_from else value)
+                for value, length in zip(_VALUES, _LENGTHS, strict=True)
+                for _ in range(length)
+            ]
+            if found.dtype != dtype or found.tolist() != expected:
+                return False
+    return True
+
+
+def expand_batch_to_tokens(
+    x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+) -> Any:
+    """``x`` (tensor ``[batch]``) repeated to one value per draft token, ``[num_tokens]``.
+
+    The stand-in for the host's function, with its signature: request ``i`` owns the positions
+    ``cu_num_tokens[i - 1] .. cu_num_tokens[i]``; values equal to ``replace_from`` become ``replace_to``.
+    """
+    import torch
+
+    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+    expanded = torch.repeat_interleave(x, counts.to(torch.int64), output_size=num_tokens)
+    if replace_from != replace_to:
+        expanded = expanded.masked_fill(expanded == replace_from, replace_to)
+    return expanded
+
+
+def repair(log: logging.Logger) -> str:
+    """Test the host function and replace it if it fails; returns ``sound``, ``repaired`` or ``absent``.
+
+    Only to be called on the CPU platform: on a GPU the Triton kernel is right and this test would launch it.
+    """
+    from importlib import import_module
+
+    try:
+        module = import_module(MODULE)
+    except ImportError:
+        return "absent"
+    host = getattr(module, "expand_batch_to_tokens", None)
+    if host is None:
+        return "absent"
+    if getattr(host, _MARK, False):
+        return "repaired"
+    if is_sound(host):
+        return "sound"
+    setattr(expand_batch_to_tokens, _MARK, True)
+    module.expand_batch_to_tokens = expand_batch_to_tokens  # type: ignore[attr-defined]
+    log.warning(
+        "specplug: %s.expand_batch_to_tokens of this vLLM returns uninitialised memory on the CPU, which makes "
+        "sampling with drafts draw from a wrong distribution (vllm-project/vllm#55005); replaced in this process",
+        MODULE,
+    )
+    return "repaired"

@@ -1,0 +1,79 @@
+"""The one wrapper that is installed at load time, in the process that reads the user's configuration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from specplug.adapters.common import host_logger
+from specplug.adapters.vllm_v1 import requirements
+from specplug.adapters.vllm_v1.options import is_ours, translate
+from specplug.errors import SettingsError
+
+_MARK = "_specplug"
+
+
+def install() -> None:
+    """Wrap ``EngineArgs.create_speculative_config`` once per process.
+
+    Without a method of ours the wrapper passes everything through, so a vLLM that lacks other symbols keeps
+    working; with one, it first refuses a vLLM that this adapter does not fit.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+
+    original = getattr(EngineArgs, "create_speculative_config", None)
+    if original is None:
+        found = requirements.installed_version()
+        _, reason = requirements.verdict(found, requirements.examine())
+        host_logger("vllm").error("specplug inactive: %s", reason)
+        return
+    if getattr(original, _MARK, False):
+        return
+    EngineArgs.create_speculative_config = wrap(original)
+
+
+def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``create_speculative_config`` that understands methods of specplug."""
+
+    @functools.wraps(original)
+    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        config = _merged(self)
+        if is_ours(config):
+            warning = requirements.require()
+            if warning:
+                host_logger("vllm").warning("specplug: %s", warning)
+        translated = translate(config)
+        if translated is not config:
+            self.speculative_config = translated
+            # Consumed: vLLM would complain that they are given twice.
+            for attribute in ("spec_method", "spec_tokens"):
+                if getattr(self, attribute, None) is not None:
+                    setattr(self, attribute, None)
+        return original(self, *args, **kwargs)
+
+    setattr(create_speculative_config, _MARK, True)
+    return create_speculative_config
+
+
+def _merged(engine_args: Any) -> Any:
+    """The speculative_config with ``spec_method`` and ``spec_tokens`` merged in, if the method is ours."""
+    config = engine_args.speculative_config
+    given = {
+        key: getattr(engine_args, attribute, None)
+        for attribute, key in (
+            ("spec_method", "method"),
+            ("spec_model", "model"),
+            ("spec_tokens", "num_speculative_tokens"),
+        )
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    base = dict(config) if isinstance(config, Mapping) else {}
+    if not given or not is_ours({**given, **base}):
+        return config
+    twice = sorted(given.keys() & base.keys())
+    if twice:
+        raise SettingsError(
+            f"{twice[0]!r} is given twice, in speculative_config and as an argument of its own; keep one"
+        )
+    return {**base, **given}

@@ -1,0 +1,236 @@
+"""The object that vLLM's V1 model runner holds as its ``drafter``."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from specplug import registry
+from specplug.adapters.common import host_logger
+from specplug.adapters.vllm_v1 import host_faults, setup
+from specplug.adapters.vllm_v1.binding import bind
+from specplug.adapters.vllm_v1.options import PREFIX, Choice
+from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
+from specplug.adapters.vllm_v1.timing import StepTimes
+from specplug.session import Session
+from specplug.types import TokenArray
+
+#: Steps that may fail in the adapter itself before it stops trying.
+MAX_FAULTS = 8
+
+_running: weakref.WeakSet[VllmProposer]
+
+
+class VllmProposer:
+    """Translates between the runner's batch and a :class:`~specplug.session.Session`.
+
+    State is keyed by vLLM's internal request id, never by batch row: rows move. The tokens of a request are read from
+    the runner's own array at every step, so steps on which vLLM does not ask for drafts need no care. Whatever goes
+    wrong in here costs drafts: :meth:`propose` and :meth:`after_update` do not raise.
+
+    Attributes:
+        session: the life cycle and its counters (``session.stats``); None on a rank whose drafts nobody takes.
+        times: host time per step.
+        faults: exceptions in this adapter (those of the proposer are counted by the session).
+        sampling: what became of the host function that :mod:`.host_faults` tests, or ``"not tested"``.
+    """
+
+    def __init__(self, vllm_config: Any, choice: Choice) -> None:
+        started = time.perf_counter()
+        self.log = host_logger("vllm")
+        self.name = PREFIX + choice.name
+        self.options = choice.options
+        self.times = StepTimes()
+        self.faults = 0
+        self.runner: Any = None
+        self.session: Session | None = None
+        self.width = int(vllm_config.speculative_config.num_speculative_tokens)
+        self.sampling = host_faults.repair(self.log) if setup.on_cpu() else "not tested"
+        self._masked: dict[str, MaskedHistory] = {}
+        self._withheld: set[str] = set()
+        self._hook_time = 0
+        self._cap = setup.HostCap(self.width)
+        self._bind()
+        if not setup.drafts_here(vllm_config):
+            self.log.info("%s: drafts on the first tensor-parallel rank only, idle here", self.name)
+            return
+        context = setup.context(vllm_config)
+        proposer = registry.build(choice.name, context, choice.options)
+        setup.warm(proposer)
+        self.session = Session(proposer, context, controller=self._cap)
+        _running.add(self)
+        self.log.info(
+            "%s ready in %.2f s: options %s, at most %d draft tokens, vocabulary %d, %d thread(s)",
+            self.name,
+            time.perf_counter() - started,
+            self.options,
+            context.max_draft,
+            context.vocab_size,
+            context.threads,
+        )
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """There is no draft model. vLLM's CPU runner calls this unconditionally."""
+
+    def after_update(self, runner: Any, scheduler_output: Any) -> None:
+        """Called by the wrapper around ``_update_states``: requests that ended, ids used again, this step's limits."""
+        started = time.perf_counter_ns()
+        try:
+            self._attach(runner)
+            planned = getattr(scheduler_output, "num_spec_tokens_to_schedule", None)
+            self._cap.cap = self.width if planned is None else max(0, min(self.width, int(planned)))
+            for request_id in scheduler_output.finished_req_ids:
+                self._end(request_id)
+            for new in scheduler_output.scheduled_new_reqs:
+                # Still known: a streamed-in continuation of the prompt, or an id used again.
+                self._end(new.req_id)
+        except Exception:  # noqa: BLE001  the runner must go on: without this, vLLM would fail every request
+            self._fault("after_update", ())
+        self._hook_time += time.perf_counter_ns() - started
+
+    def propose(
+        self,
+        sampled_token_ids: Any,
+        num_tokens_no_spec: Any = None,
+        token_ids_cpu: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> list[list[int]]:
+        """Drafts for every batch row, as lists of Python ints of at most ``num_speculative_tokens``.
+
+        Args:
+            sampled_token_ids: per row the tokens this step made certain; none for a row in prefill, which gets no draft.
+            num_tokens_no_spec: int32 ``[max_requests]``, tokens of each row, those just sampled included.
+            token_ids_cpu: int32 ``[max_requests, max_model_len]``, the tokens themselves.
+        """
+        started = time.perf_counter_ns()
+        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        session = self.session
+        if session is None or self.runner is None or session.faulted or self.faults >= MAX_FAULTS:
+            return drafts
+        ids: list[str] = []
+        try:
+            batch = self.runner.input_batch
+            lengths = batch.num_tokens_no_spec if num_tokens_no_spec is None else num_tokens_no_spec
+            tokens = batch.token_ids_cpu if token_ids_cpu is None else token_ids_cpu
+            rows, histories = self._collect(session, sampled_token_ids, lengths, tokens, ids)
+            if ids:
+                self._draft(session, ids, rows, histories, drafts)
+        except Exception:  # noqa: BLE001  a draft is never worth a request: this step decodes plainly
+            self._fault("propose", ids)
+            drafts = [[] for _ in sampled_token_ids]
+        self.times.add(time.perf_counter_ns() - started + self._hook_time)
+        self._hook_time = 0
+        return drafts
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything worth reporting, as plain values: options, counters, host time."""
+        return {
+            "method": self.name,
+            "options": dict(self.options),
+            "num_speculative_tokens": self.width,
+            "adapter_faults": self.faults,
+            "sampling": self.sampling,
+            "host_time": self.times.as_dict(),
+            "session": self.session.stats.as_dict() if self.session else None,
+        }
+
+    def _bind(self) -> None:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        bind(GPUModelRunner, VllmProposer)
+
+    def _attach(self, runner: Any) -> None:
+        self.runner = runner
+        # vLLM skips the drafter for the *whole batch*, and drafts K zeros for every row, as soon as one request is
+        # within K of the context end. The session cuts drafts there by itself, so there is nothing to skip for.
+        limit = getattr(runner, "effective_drafter_max_model_len", None)
+        if limit is not None and limit < runner.max_model_len + self.width:
+            runner.effective_drafter_max_model_len = runner.max_model_len + self.width
+
+    def _collect(
+        self, session: Session, sampled: Any, lengths: Any, tokens: Any, ids: list[str]
+    ) -> tuple[list[int], list[TokenArray]]:
+        """The rows that want drafts: row numbers and histories; their ids are appended to ``ids``."""
+        req_ids = self.runner.input_batch.req_ids
+        known = np.asarray(lengths)[: len(sampled)].tolist()
+        rows: list[int] = []
+        histories: list[TokenArray] = []
+        for row, new in enumerate(sampled):
+            request_id = req_ids[row]
+            if not len(new) or request_id in self._withheld:
+                continue
+            history: TokenArray = tokens[row, : known[row]]
+            if request_id not in session and not self._begin(session, request_id, history):
+                continue
+            masked = self._masked.get(request_id)
+            ids.append(request_id)
+            rows.append(row)
+            histories.append(masked.follow(history) if masked else history)
+        return rows, histories
+
+    def _begin(self, session: Session, request_id: str, history: TokenArray) -> bool:
+        state = self.runner.requests[request_id]
+        if not has_tokens(state):
+            self._withheld.add(request_id)
+            return False
+        request, complaint = describe(request_id, state)
+        if complaint:
+            self.log.warning("specplug: request %s: %s; ignored", request_id, complaint)
+        features = getattr(state, "mm_features", None)
+        if features:
+            self._masked[request_id] = MaskedHistory(features)
+            history = self._masked[request_id].follow(history)
+        session.begin(request, history)
+        return True
+
+    def _draft(
+        self,
+        session: Session,
+        ids: Sequence[str],
+        rows: list[int],
+        histories: list[TokenArray],
+        drafts: list[list[int]],
+    ) -> None:
+        out = session.step(ids, histories)
+        for i, length in enumerate(out.lengths.tolist()):
+            if length:
+                drafts[rows[i]] = out.tokens[i, : min(length, self.width)].tolist()
+
+    def _end(self, request_id: str, keep: bool = True) -> None:
+        self._withheld.discard(request_id)
+        self._masked.pop(request_id, None)
+        if self.session is not None:
+            # An aborted request's text was emitted like any other, so it is kept too.
+            self.session.finish(request_id, keep)
+
+    def _fault(self, where: str, ids: Sequence[str]) -> None:
+        self.faults += 1
+        if self.faults == 1:
+            self.log.exception(
+                "specplug: %s() failed; answers are not affected, this step gets no drafts "
+                "(later failures are only counted)",
+                where,
+            )
+        if self.faults == MAX_FAULTS:
+            self.log.error(
+                "specplug: %d failures, nothing is drafted any more in this process", MAX_FAULTS
+            )
+        for request_id in ids:
+            try:
+                # Half-observed: start afresh at the next step, and let nobody else read it.
+                self._end(request_id, keep=False)
+            except Exception:  # noqa: BLE001  the state that failed may fail again; its request still must go on
+                self.faults = MAX_FAULTS
+
+
+_running = weakref.WeakSet()
+
+
+def running() -> list[VllmProposer]:
+    """The proposers alive in this process."""
+    return list(_running)

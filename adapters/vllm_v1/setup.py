@@ -1,0 +1,102 @@
+"""What is done once, when a worker builds its proposer: limits, threads, warm-up, host repairs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from specplug.control.fixed import FixedLength
+from specplug.errors import SettingsError
+from specplug.protocols import Controller, Proposer
+from specplug.types import Context, IntArray
+
+THREADS_VARIABLE = "SPECPLUG_THREADS"
+
+#: Executors whose scheduler takes drafts from one rank only; every other rank may save itself the look-ups.
+_ONE_RANK_DRAFTS = ("mp", "ray", "uni")
+
+
+def context(vllm_config: Any) -> Context:
+    """The limits of this worker, from vLLM's configuration.
+
+    ``vocab_size`` is the model's own, without the padding that vLLM adds to the embedding for tensor parallelism.
+    """
+    return Context(
+        vocab_size=int(vllm_config.model_config.get_vocab_size()),
+        max_length=int(vllm_config.model_config.max_model_len),
+        max_draft=int(vllm_config.speculative_config.num_speculative_tokens),
+        max_requests=int(vllm_config.scheduler_config.max_num_seqs),
+        threads=threads(vllm_config),
+    )
+
+
+def threads(vllm_config: Any) -> int:
+    """Threads for look-ups: SPECPLUG_THREADS, or a share of the cores this process may use, at most 8."""
+    value = os.environ.get(THREADS_VARIABLE, "").strip()
+    if value:
+        if not value.isdigit() or int(value) < 1:
+            raise SettingsError(
+                f"{THREADS_VARIABLE} must be an integer of at least 1, got {value!r}"
+            )
+        return int(value)
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    parallel = getattr(vllm_config, "parallel_config", None)
+    neighbours = max(1, int(getattr(parallel, "data_parallel_size_local", 1) or 1))
+    return max(1, min(8, cores // (2 * neighbours)))
+
+
+def drafts_here(vllm_config: Any) -> bool:
+    """Whether this rank's drafts reach a scheduler.
+
+    vLLM's multiprocess and Ray executors take drafts from the first rank of the (last) tensor-parallel group and
+    send them to all ranks with the next step; with an external launcher every rank has a scheduler of its own, so all
+    must draft.
+    """
+    parallel = vllm_config.parallel_config
+    if int(getattr(parallel, "tensor_parallel_size", 1)) <= 1:
+        return True
+    if getattr(parallel, "distributed_executor_backend", None) not in _ONE_RANK_DRAFTS:
+        return True
+    from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank()) == 0
+
+
+def on_cpu() -> bool:
+    """Whether vLLM runs on its CPU platform."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def warm(proposer: Proposer) -> None:
+    """Compile before the first request whatever the proposer would compile on it."""
+    own = getattr(proposer, "warm", None)
+    if callable(own):
+        own()
+    elif "specplug.kernels._jit" in sys.modules:
+        from specplug.kernels.warmup import warm_all
+
+        warm_all()
+
+
+class HostCap:
+    """A controller under the draft length that vLLM's own dynamic schedule allows in this step."""
+
+    def __init__(self, ceiling: int, inner: Controller | None = None) -> None:
+        self.cap = ceiling
+        self._inner: Controller = inner or FixedLength()
+
+    def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
+        """The inner controller's plan, cut to the cap of the step."""
+        self._inner.plan(slots, limits, ceilings)
+        np.minimum(ceilings, self.cap, out=ceilings)
+
+    def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
+        """Passed on."""
+        self._inner.observe(slots, drafted, accepted)
