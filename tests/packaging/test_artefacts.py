@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import email
 import tarfile
-import tomllib
 import zipfile
 from email.message import Message
 from pathlib import Path
 
 import pytest
+import tomllib
 
 FOLDERS = {
     "specplug": "specplug",

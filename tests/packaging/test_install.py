@@ -70,7 +70,7 @@ def test_entry_points_load(python: Python) -> None:
     assert python("-c", ENTRY_POINTS).splitlines() == [
         "specplug.proposers null specplug.proposers.null",
         "specplug.proposers suffix specplug.proposers.suffix",
-        "specplug.adapters vllm_v1 specplug.adapters.vllm_v1",
+        "specplug.adapters vllm specplug.adapters.vllm_v1",
         "vllm.general_plugins specplug specplug.adapters.vllm_v1",
     ]
 
