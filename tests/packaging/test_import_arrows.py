@@ -66,7 +66,8 @@ ARROWS = {
     "specplug.adapters": _row(),
     "specplug.adapters.common": _row("specplug.session", "specplug.registry", "numpy", *BASE),
     "specplug.adapters.vllm_v1": _row(
-        *("specplug.adapters.common", "specplug.session", "specplug.registry", "numpy", *BASE),
+        *("specplug.adapters.common", "specplug.session", "specplug.registry", "specplug.control"),
+        *("numpy", *BASE),
         lazily=("vllm", "torch", "specplug.kernels"),
     ),
     "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
