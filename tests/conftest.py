@@ -7,19 +7,18 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-# `ci` draws the same examples in every run, so that a red build is red again when it is repeated.
-settings.register_profile(
-    "ci",
-    deadline=None,
-    derandomize=True,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-# No deadline in `dev` either: the first call of a kernel compiles it, which takes seconds.
-settings.register_profile("dev", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+# `dev` finishes in seconds, `ci` looks further. No deadline: the first example of a test compiles kernels.
+# Explaining a failure multiplies its time, and the messages of the kit show what differs anyway.
+_COMMON = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+}
+settings.register_profile("dev", max_examples=60, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=600, print_blob=True, **_COMMON)
+settings.load_profile(os.environ.get("SPECPLUG_HYPOTHESIS_PROFILE", "dev"))
 
 
 @pytest.fixture(scope="session", autouse=True)
