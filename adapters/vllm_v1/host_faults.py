@@ -4,10 +4,14 @@ vLLM on the CPU (0.32 and 0.33, vllm-project/vllm#55005): ``expand_batch_to_toke
 of each draft position to the rejection sampler. Its CPU kernel writes into an int64 *copy* of the result and drops the
 copy, so for the float32 and int32 tensors that it is called with the result is uninitialised memory: every request
 that samples draws from a wrong distribution as soon as there are drafts in its batch.
+
+The same versions, also on the CPU only: the top-k filter takes the maximum of the k of all draft positions, which does not
+exist on a step without any draft. Every request with ``top_k`` and without ``top_p`` ends the engine that way.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -60,8 +64,42 @@ def expand_batch_to_tokens(
     return expanded
 
 
+def filters_nothing(apply_top_k_top_p: Callable[..., Any]) -> bool:
+    """Whether the host's top-k filter accepts the logits of a step without drafts, ``[0, vocabulary]``."""
+    import torch
+
+    try:
+        found = apply_top_k_top_p(torch.zeros(0, 8), torch.zeros(0, dtype=torch.int32), None)
+    except Exception:  # noqa: BLE001  however the host fails, it fails the request too
+        return False
+    return tuple(found.shape) == (0, 8)
+
+
+def guard_empty(apply_top_k_top_p: Callable[..., Any]) -> Callable[..., Any]:
+    """The host's filter, asked only where there is something to filter."""
+
+    @functools.wraps(apply_top_k_top_p)
+    def guarded(logits: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply_top_k_top_p(logits, *args, **kwargs) if logits.shape[0] else logits
+
+    setattr(guarded, _MARK, True)
+    return guarded
+
+
+def _repair_filter(module: Any, log: logging.Logger) -> None:
+    host = getattr(module, "apply_top_k_top_p", None)
+    if host is None or getattr(host, _MARK, False) or filters_nothing(host):
+        return
+    module.apply_top_k_top_p = guard_empty(host)
+    log.warning(
+        "specplug: %s.apply_top_k_top_p of this vLLM fails on the CPU for requests with top_k on steps without "
+        "drafts; guarded in this process",
+        MODULE,
+    )
+
+
 def repair(log: logging.Logger) -> str:
-    """Test the host function and replace it if it fails; returns ``sound``, ``repaired`` or ``absent``.
+    """Test the host functions and replace those that fail; for the expansion returns ``sound``, ``repaired`` or ``absent``.
 
     Only to be called on the CPU platform: on a GPU the Triton kernel is right and this test would launch it.
     """
@@ -71,6 +109,7 @@ def repair(log: logging.Logger) -> str:
         module = import_module(MODULE)
     except ImportError:
         return "absent"
+    _repair_filter(module, log)
     host = getattr(module, "expand_batch_to_tokens", None)
     if host is None:
         return "absent"

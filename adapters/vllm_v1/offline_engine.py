@@ -87,7 +87,7 @@ class OfflineEngine:
                 found[names[metric.name]] += int(metric.value)
             elif metric.name == PER_POSITION:
                 found["accepted_per_position"] = [int(v) for v in metric.values]
-        found["own"] = self._own_counters()
+        found["own"] = own_counters()
         return found
 
     def run(self, target: str, **arguments: Any) -> dict[str, Any]:
@@ -132,10 +132,9 @@ class OfflineEngine:
                 self.internal_ids.clear()
                 self.engine.add_request(name, {"prompt_token_ids": ids}, params)
                 internal[name] = list(self.internal_ids)
-        except BaseException:
+        except ValueError:
+            # A refused request must not leave its companions behind in the engine.
             self.engine.abort_request(list(internal))
-            while self.engine.has_unfinished_requests():
-                self.engine.step()
             raise
         return internal
 
@@ -224,8 +223,17 @@ class OfflineEngine:
 
         self.scheduler.update_from_output = noted
 
-    def _own_counters(self) -> dict[str, Any]:
+
+def own_counters() -> dict[str, Any]:
+    """What specplug's proposer in this process counts; empty if there is none."""
+    from specplug.adapters.vllm_v1 import active
+
+    proposers = active()
+    if not proposers:
         return {}
+    newest = proposers[-1]
+    session = newest.session
+    return {**newest.snapshot(), "live_requests": 0 if session is None else session.live}
 
 
 def _local_scheduler(engine: Any) -> Any:

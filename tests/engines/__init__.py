@@ -1,0 +1,1 @@
+"""Tests against real serving engines; see ``conftest.py`` for what they need."""

@@ -1,0 +1,126 @@
+"""Engines shared by the tests of this folder, started once per session (each takes 15 to 60 seconds).
+
+``SPECPLUG_TEST_MODEL`` names the model folder; without it ``tools/model.py`` makes one. ``SPECPLUG_TEST_METHOD=ngram`` runs
+the same suite against vLLM's own drafter, which tells a fault of ours from a fault of the engine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specplug.testing.engine_process import EngineProcess
+
+from .compare import Tally
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WIDTH = 8
+METHODS: dict[str, dict[str, Any]] = {
+    "specplug.suffix": {"method": "specplug.suffix", "num_speculative_tokens": WIDTH},
+    "ngram": {
+        "method": "ngram",
+        "num_speculative_tokens": WIDTH,
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+    },
+}
+METHOD = os.environ.get("SPECPLUG_TEST_METHOD", "specplug.suffix")
+
+TALLY = pytest.StashKey[Tally]()
+Start = Callable[..., EngineProcess]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Everything here needs the real engine: mark it, and skip it where vLLM is not installed."""
+    here = Path(__file__).parent
+    missing = importlib.util.find_spec("vllm") is None
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+            if missing:
+                item.add_marker(pytest.mark.skip(reason="vLLM is not installed here"))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how often the near-tie rule was needed."""
+    tally = config.stash.get(TALLY, None)
+    if tally is not None and tally.compared:
+        terminalreporter.write_line(
+            f"greedy outputs compared with plain decoding: {tally.compared}, "
+            f"near-ties accepted: {len(tally.near_ties)}"
+        )
+        for line in tally.near_ties:
+            terminalreporter.write_line(f"  {line}")
+
+
+@pytest.fixture(scope="session")
+def tally(pytestconfig: pytest.Config) -> Tally:
+    """Counts comparisons and near-ties over the whole session."""
+    return pytestconfig.stash.setdefault(TALLY, Tally())
+
+
+@pytest.fixture(scope="session")
+def model() -> str:
+    """The folder of SmolLM2-135M-Instruct."""
+    given = os.environ.get("SPECPLUG_TEST_MODEL")
+    if given:
+        return str(Path(given).expanduser())
+    made = subprocess.run(
+        [sys.executable, str(REPOSITORY / "tools" / "model.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, f"tools/model.py failed:\n{made.stderr}"
+    return made.stdout.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def start(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start an engine in float32; whatever was started is ended with the session."""
+    logs = tmp_path_factory.mktemp("engines")
+    running: list[EngineProcess] = []
+
+    def begin(name: str, *, process: dict[str, Any] | None = None, **options: Any) -> EngineProcess:
+        defaults = {"model": model, "dtype": "float32", "max_model_len": 2048, "max_num_seqs": 64}
+        engine = EngineProcess(
+            {**defaults, **options},
+            name=name,
+            log=logs / f"{name}.log",
+            **{"wait": False, **(process or {})},
+        )
+        running.append(engine)
+        return engine
+
+    yield begin
+    for engine in running:
+        engine.close()
+
+
+@pytest.fixture(scope="session")
+def pair(start: Start) -> tuple[EngineProcess, EngineProcess]:
+    """The plain and the speculating engine; started together, because both are needed by almost every test."""
+    plain = start("plain")
+    spec = start("spec", speculative_config=METHODS[METHOD])
+    plain.ready()
+    spec.ready()
+    return plain, spec
+
+
+@pytest.fixture(scope="session")
+def plain(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
+    """An engine without speculation."""
+    return pair[0]
+
+
+@pytest.fixture(scope="session")
+def spec(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
+    """An engine that speculates, otherwise the same."""
+    return pair[1]
