@@ -103,7 +103,7 @@ class VllmProposer:
         """Drafts for every batch row, as lists of Python ints of at most ``num_speculative_tokens``.
 
         Args:
-            sampled_token_ids: per row the tokens this step made certain; none for a row in prefill, which gets no draft.
+            sampled_token_ids: per row the tokens this step made certain; none in prefill, where nothing is drafted.
             num_tokens_no_spec: int32 ``[max_requests]``, tokens of each row, those just sampled included.
             token_ids_cpu: int32 ``[max_requests, max_model_len]``, the tokens themselves.
         """
