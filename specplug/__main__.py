@@ -1,0 +1,7 @@
+"""``python -m specplug``."""
+
+import sys
+
+from specplug.cli import main
+
+sys.exit(main())

@@ -1,0 +1,83 @@
+"""The command ``specplug``. Every subcommand imports what it needs by itself, so that ``--help`` is instant.
+
+Exit codes: 0 all is well, 1 the command found a problem, 2 wrong usage (argparse).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from specplug._version import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="specplug",
+        description="Speculative decoding without a draft model, plugged into vLLM and SGLang.",
+    )
+    parser.add_argument("--version", action="version", version=f"specplug {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is installed, which engine adapters are active or why not",
+        description="Exit code 1 if an engine is installed in which specplug would not work.",
+    )
+    doctor.add_argument("--json", action="store_true", help="machine-readable")
+    doctor.set_defaults(run=_doctor)
+    listing = commands.add_parser("proposers", help="the registered proposers and their options")
+    listing.add_argument("--json", action="store_true", help="machine-readable")
+    listing.set_defaults(run=_proposers)
+    chosen = parser.parse_args(arguments)
+    result: int = chosen.run(chosen)
+    return result
+
+
+def _doctor(chosen: argparse.Namespace) -> int:
+    from specplug import doctor
+
+    facts = doctor.examine()
+    print(json.dumps(facts, indent=2) if chosen.json else doctor.as_text(facts))
+    return 0 if doctor.healthy(facts) else 1
+
+
+def _proposers(chosen: argparse.Namespace) -> int:
+    from specplug import doctor, registry, settings
+
+    found = []
+    for item in doctor.proposers():
+        entry: dict[str, object] = {**item, "options": []}
+        if not item["problem"]:
+            kind = registry.load(item["name"]).settings_type
+            entry["options"] = settings.describe(kind) if kind is not None else []
+        found.append(entry)
+    if chosen.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n".join(_proposer_lines(found)))
+    return 1 if any(entry["problem"] for entry in found) else 0
+
+
+def _proposer_lines(found: list[dict[str, object]]) -> list[str]:
+    lines = []
+    for entry in found:
+        lines.append(f"{entry['name']}  ({entry['distribution']})")
+        if entry["problem"]:
+            lines.append(f"  cannot be loaded: {entry['problem']}")
+        options = entry["options"]
+        assert isinstance(options, list)
+        for o in options:
+            bounds = "".join(
+                f", {word} {o[key]}"
+                for key, word in (("minimum", "at least"), ("maximum", "at most"))
+                if o[key] is not None
+            )
+            lines.append(f"  {o['name']} = {o['default']!r}  ({o['type']}{bounds}) {o['help']}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
