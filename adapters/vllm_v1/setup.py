@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -75,14 +74,10 @@ def on_cpu() -> bool:
 
 
 def warm(proposer: Proposer) -> None:
-    """Compile before the first request whatever the proposer would compile on it."""
+    """Let a proposer that did not compile everything in its constructor do so before the first request."""
     own = getattr(proposer, "warm", None)
     if callable(own):
         own()
-    elif "specplug.kernels._jit" in sys.modules:
-        from specplug.kernels.warmup import warm_all
-
-        warm_all()
 
 
 class HostCap:
