@@ -11,6 +11,8 @@ VLLM := $(PYTHON) tools/environments.py run vllm
 PYTEST := -P -m pytest
 
 .DEFAULT_GOAL := help
+# The machines this runs on are small, and one engine at a time is enough for them.
+.NOTPARALLEL:
 .PHONY: help demo test test-core test-vllm test-long lint format bench clean
 
 help: ## list the targets

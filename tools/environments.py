@@ -7,7 +7,7 @@ Two layers, and neither changes after its stamp is written, so a clone can never
 * ``checkouts/<name>-<digest>`` is a thin virtual environment on top, with only this checkout installed
   editable. Its digest covers the layer below, the checkout's path and its packaging metadata.
 
-Usage (standard library only; any Python >= 3.10 can start it)::
+Usage (standard library and pip only)::
 
     python tools/environments.py run core -P -m pytest tests/unit
     python tools/environments.py python vllm         # prints the interpreter's path
@@ -35,8 +35,10 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 STAMP = "specplug-complete"
 #: Seconds between two signs of life of a long step.
 HEARTBEAT_S = 10.0
+#: The Python that the lock files were made for.
+LOCKED_PYTHON = (3, 11)
 #: Raise when the way an environment is built changes although no lock file did.
-RECIPE = 1
+RECIPE = 2
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ def _site_packages(folder: Path) -> Path:
     return folder / "lib" / version / "site-packages"
 
 
+def _pip_into(folder: Path) -> list[str | Path]:
+    """The pip that was there before; bootstrapping one per environment costs seconds, and is missing on Debian."""
+    return [sys.executable, "-m", "pip", "--python", _python(folder), "install"]
+
+
 def _run_quietly(command: Sequence[str | Path], log: Path, what: str) -> None:
     """Run ``command`` with its output in ``log``, a sign of life now and then, and the log's end on failure."""
     started = time.monotonic()
@@ -141,10 +148,10 @@ def _build_third_party(name: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     log = folder.with_name(folder.name + ".log")
     log.write_bytes(b"")
-    _run_quietly([sys.executable, "-m", "venv", folder], log, "creating")
+    venv.create(folder, with_pip=False, symlinks=True)
     # The lock names every package, so the resolver has nothing to decide: --no-deps also keeps out
     # packages that a dependency asks for but that break it (see the head of requirements/vllm.txt).
-    install = [_python(folder), "-m", "pip", "install", "--no-deps", "--progress-bar", "off"]
+    install = [*_pip_into(folder), "--no-deps", "--progress-bar", "off"]
     _run_quietly([*install, "-r", environment.lock], log, f"installing {environment.lock}")
     (folder / STAMP).write_text(f"{environment.lock}\n")
     say(f"environment '{name}' ready after {time.monotonic() - started:.0f} s")
@@ -185,7 +192,7 @@ def _build_checkout(below: Path, folder: Path) -> None:
     _mirror(below, folder)
     log = folder.with_name(folder.name + ".log")
     log.write_bytes(b"")
-    install = [_python(folder), "-m", "pip", "install", "--no-deps", "--no-build-isolation"]
+    install = [*_pip_into(folder), "--no-deps", "--no-build-isolation"]
     _run_quietly([*install, "--editable", CHECKOUT], log, "editable install")
     (folder / STAMP).write_text(f"{CHECKOUT}\n")
 
@@ -198,6 +205,14 @@ def ensure(name: str) -> Path:
     Raises:
         SystemExit: a build step failed; the message holds the end of its log.
     """
+    if sys.version_info[:2] != LOCKED_PYTHON:
+        wanted, found = (
+            ".".join(map(str, version[:2])) for version in (LOCKED_PYTHON, sys.version_info)
+        )
+        raise SystemExit(
+            f"specplug: requirements/*.txt are locked for Python {wanted}, but this is {found} "
+            f"({sys.executable}); pass another one: make PYTHON=python{wanted}"
+        )
     below, folder = third_party_folder(name), checkout_folder(name)
     if not (below / STAMP).exists():
         with exclusive(below):

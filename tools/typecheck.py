@@ -44,9 +44,8 @@ def check_package(target: Path) -> str:
     environment = {**os.environ, "MYPYPATH": str(target)}
     done = subprocess.run(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise SystemExit(
-            done.stdout.replace(f"{target.relative_to(CHECKOUT)}/", "") + "specplug: mypy failed"
-        )
+        print(done.stdout.replace(f"{target.relative_to(CHECKOUT)}/", ""), end="")
+        raise SystemExit("specplug: mypy failed on the installed package, see above")
     expected = sum(len(list((CHECKOUT / name).rglob("*.py"))) for name in PACKAGE_FOLDERS)
     found = re.search(r"no issues found in (\d+) source files?", done.stdout)
     if found is None or int(found[1]) != expected:
