@@ -1,0 +1,77 @@
+"""Drafts from text: what this request, or a finished one, said after the same words.
+
+Where nothing is found nothing is drafted. How candidates are found and ranked is described in
+:mod:`specplug.kernels.match`, :mod:`specplug.kernels.ranking` and :mod:`specplug.kernels.drafting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specplug.settings import option
+from specplug.types import (
+    Capabilities,
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    Request,
+    TokenArray,
+)
+
+if TYPE_CHECKING:
+    from specplug.index.suffix import SuffixIndex
+
+
+@dataclass(frozen=True)
+class SuffixSettings:
+    """Options of ``specplug.suffix``."""
+
+    store_mb: float = option(
+        64.0,
+        minimum=0.0,
+        maximum=1_000_000.0,
+        help="Memory for the outputs of finished requests, in MB (2**20 bytes), about 47,000 tokens each; "
+        "0 keeps none, so that requests share nothing.",
+    )
+    verify_cost: float = option(
+        0.03,
+        minimum=0.0,
+        maximum=10.0,
+        help="What verifying one more draft token costs, as a fraction of a plain decoding step. "
+        "Larger values draft less.",
+    )
+
+
+class SuffixProposer:
+    """See the module. Built with :class:`SuffixSettings`; all kernels are compiled before it returns."""
+
+    Settings = SuffixSettings
+
+    def __init__(self, context: Context, settings: SuffixSettings) -> None:
+        from specplug.index.suffix import SuffixIndex
+
+        self.capabilities = Capabilities(shares_requests=settings.store_mb > 0)
+        self._keep = settings.store_mb > 0
+        self._stops: dict[int, frozenset[int]] = {}
+        self.index: SuffixIndex = SuffixIndex(
+            context, int(settings.store_mb * 2**20), settings.verify_cost
+        )
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self._stops[slot] = request.stop_token_ids
+        self.index.start(slot, request.namespace, request.prompt_length, history)
+
+    def observe(self, observed: Observed) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.index.observe(observed)
+
+    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.index.draft(slots, ceilings, out)
+
+    def finish(self, slot: int, keep: bool) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.index.finish(slot, keep and self._keep, self._stops.pop(slot, frozenset()))

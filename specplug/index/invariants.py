@@ -1,0 +1,80 @@
+"""Brute-force check of the suffix drafter's state, for tests and ``--check`` runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specplug.kernels import layout
+
+
+def broken_invariant(state: layout.State) -> str:
+    """ "" if all invariants hold, else a sentence naming the first broken one. Cost: the whole state is read."""
+    return _pages(state.slots) or _links(state.slots) or _store(state.store) or _model(state.model)
+
+
+def _assigned(slots: layout.Slots, slot: int) -> list[int]:
+    length = int(slots.numbers[slot, layout.N_LENGTH])
+    return [int(p) for p in slots.pages[slot, : -(-length // layout.PAGE)]]
+
+
+def _pages(slots: layout.Slots) -> str:
+    owners: dict[int, int] = {}
+    for slot in range(len(slots.numbers)):
+        for page in _assigned(slots, slot):
+            if page in owners:
+                return f"page {page} belongs to slots {owners[page]} and {slot}"
+            owners[page] = slot
+    free = slots.free[: slots.free_count[0]].tolist()
+    if len(set(free)) != len(free):
+        return "a page stands twice in the free stack"
+    both = owners.keys() & set(free)
+    if both:
+        return f"page {min(both)} is free and belongs to slot {owners[min(both)]}"
+    if len(owners) + len(free) != len(slots.free):
+        return f"{len(slots.free) - len(owners) - len(free)} pages are neither free nor in use"
+    return ""
+
+
+def _links(slots: layout.Slots) -> str:
+    links = slots.links.reshape(layout.N_ORDERS, -1, layout.PAGE)
+    for slot in range(len(slots.numbers)):
+        length, indexed = slots.numbers[slot, [layout.N_LENGTH, layout.N_INDEXED]].tolist()
+        if indexed > max(1, length):
+            return f"slot {slot} has linked {indexed} positions of {length} tokens"
+        if indexed <= 1:
+            continue
+        pages = _assigned(slots, slot)
+        own = links[:, pages].reshape(layout.N_ORDERS, -1)[:, :indexed]
+        later = np.argwhere(own >= np.arange(indexed))
+        later = later[later[:, 1] > 0]
+        if len(later):
+            order, position = later[0]
+            return f"slot {slot}, order {layout.ORDERS[order]}: position {position} links to a later one"
+        heads = slots.heads[pages[: (indexed - 1) // layout.PAGE + 1]]
+        if heads.size and heads.max() >= indexed:
+            return (
+                f"slot {slot}: a bucket points to {heads.max()}, but {indexed} positions are linked"
+            )
+    return ""
+
+
+def _store(store: layout.Store) -> str:
+    end, capacity = int(store.numbers[layout.S_END]), len(store.tokens)
+    if end % layout.BLOCK:
+        return f"the store ends at {end}, which is no multiple of {layout.BLOCK}"
+    if capacity % layout.BLOCK or len(store.namespaces) * layout.BLOCK != capacity:
+        return f"the store has {capacity} tokens and {len(store.namespaces)} blocks"
+    if end > layout.BLOCK and store.tokens[(end - 1) % capacity] != layout.SEPARATOR:
+        return "the last output of the store has no separator"
+    return ""
+
+
+def _model(model: layout.Model) -> str:
+    for name, array in zip(model._fields, model, strict=True):
+        if not np.isfinite(array).all():
+            return f"model array {name!r} holds a value that is not finite"
+    for name in ("parents", "cells", "by_token", "by_context", "by_recency"):
+        table = getattr(model, name)
+        if (table < 0).any() or (table[..., 0] > table[..., 1]).any():
+            return f"table {name!r} counts more hits than trials"
+    return ""

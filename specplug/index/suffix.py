@@ -1,0 +1,251 @@
+"""The suffix drafter's state: request streams, the store of finished outputs and the model that ranks candidates.
+
+Ownership: the arrays belong to this class; kernels change them in place. Memory: 22 bytes per token of a live
+request in pages of 64 tokens, the store's bytes exactly as budgeted, and about 2.3 MB of tables.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specplug.errors import InvalidRequestError
+from specplug.kernels import layout
+from specplug.kernels.drafting import draft_batch, observe_batch
+from specplug.kernels.store import store_output
+from specplug.kernels.streams import append_tokens, begin_stream, free_stream, index_stream
+from specplug.types import Context, DraftBuffers, IntArray, Observed, TokenArray
+
+#: Bytes per token of the ring (id, links, share of the namespaces) without its bucket table.
+RING_BYTES = 4 + 4 * layout.N_ORDERS
+#: Pages that are set up at first; untouched ones cost address space, not memory.
+FIRST_PAGES = 4096
+
+
+def store_layout(budget: int) -> tuple[int, int]:
+    """Capacity in tokens and number of buckets per order of a store of at most ``budget`` bytes.
+
+    >>> capacity, buckets = store_layout(1 << 20)
+    >>> store_bytes(capacity, buckets) <= 1 << 20
+    True
+    """
+    per_block = layout.BLOCK * RING_BYTES + 4
+    buckets = 1
+    while _capacity(budget, 2 * buckets, per_block) >= 4 * buckets:
+        buckets *= 2
+    return max(4 * layout.BLOCK, _capacity(budget, buckets, per_block)), buckets
+
+
+def _capacity(budget: int, buckets: int, per_block: int) -> int:
+    return (budget - 16 - 4 * layout.N_ORDERS * buckets) // per_block * layout.BLOCK
+
+
+def store_bytes(capacity: int, buckets: int) -> int:
+    """Bytes that a store of this layout takes."""
+    return capacity * RING_BYTES + capacity // layout.BLOCK * 4 + 4 * layout.N_ORDERS * buckets + 16
+
+
+class SuffixIndex:
+    """See the module. Not thread-safe.
+
+    Args:
+        context: limits of the engine process.
+        store_budget: bytes for the outputs of finished requests.
+        cost: what verifying one more draft token costs, in units of a plain step.
+    """
+
+    def __init__(self, context: Context, store_budget: int, cost: float) -> None:
+        self.context = context
+        self.cost = float(cost)
+        self._namespaces: dict[str, int] = {}
+        self.state = layout.State(
+            new_slots(context),
+            new_store(store_budget),
+            new_model(),
+            new_log(context),
+            new_scratch(context),
+        )
+
+    def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
+        """Begin a stream in ``slot``, freeing what it held; indexes ``history`` at once (about 20 ns per token)."""
+        self._check_slot(slot)
+        slots = self.state.slots
+        free_stream(slots, slot)
+        begin_stream(slots, slot, prompt_length, self._namespace(namespace))
+        self._reserve(len(history))
+        append_tokens(self.state.slots, slot, history)
+        index_stream(self.state.slots, slot, len(history))
+
+    def observe(self, observed: Observed) -> None:
+        """Learn from and index new tokens; O(1) per token."""
+        self._reserve(len(observed.tokens) + layout.PAGE * len(observed.slots))
+        observe_batch(self.state, observed.slots, observed.offsets, observed.tokens, self.cost)
+
+    def draft(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        """Draft for a batch; bounded work per draft token, whatever the length of the history."""
+        draft_batch(self.state, slots, ceilings, self.cost, out.tokens, out.survival, out.lengths)
+
+    def finish(self, slot: int, keep: bool, stop_ids: frozenset[int]) -> None:
+        """Free a stream; with ``keep`` its output, up to the first stop token, joins the store."""
+        self._check_slot(slot)
+        slots = self.state.slots
+        if keep:
+            start, end = self._output(slot, stop_ids)
+            if end > start:
+                store_output(slots, slot, self.state.store, start, end)
+        free_stream(slots, slot)
+
+    def tokens(self, slot: int) -> TokenArray:
+        """A copy of the stream of ``slot``."""
+        slots = self.state.slots
+        length = int(slots.numbers[slot, layout.N_LENGTH])
+        used = slots.pages[slot, : -(-length // layout.PAGE)]
+        return slots.tokens.reshape(-1, layout.PAGE)[used].reshape(-1)[:length].copy()
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes of the store's arrays; constant, never above the budget."""
+        return sum(a.nbytes for a in self.state.store)
+
+    @property
+    def stored_tokens(self) -> int:
+        """Tokens of finished outputs that still exist, padding included."""
+        store = self.state.store
+        return min(len(store.tokens), int(store.numbers[layout.S_END]) - layout.BLOCK)
+
+    def check_invariants(self) -> str:
+        """Recount everything by brute force; "" or a sentence naming the broken invariant."""
+        from specplug.index.invariants import broken_invariant
+
+        return broken_invariant(self.state)
+
+    def _output(self, slot: int, stop_ids: frozenset[int]) -> tuple[int, int]:
+        numbers = self.state.slots.numbers[slot]
+        start, end = int(numbers[layout.N_PROMPT]), int(numbers[layout.N_LENGTH])
+        if stop_ids and end > start:
+            found = np.isin(
+                self.tokens(slot)[start:], np.fromiter(stop_ids, np.int32, len(stop_ids))
+            )
+            if found.any():
+                end = start + int(np.argmax(found)) + 1
+        return start, end
+
+    def _namespace(self, name: str) -> int:
+        return self._namespaces.setdefault(name, len(self._namespaces))
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.context.max_requests:
+            raise InvalidRequestError(
+                f"slot must lie in 0 .. {self.context.max_requests - 1} (Context.max_requests), got {slot}"
+            )
+
+    def _reserve(self, tokens: int) -> None:
+        """Make sure that ``tokens`` more tokens find free pages; grows by doubling."""
+        slots = self.state.slots
+        needed = tokens // layout.PAGE + 1
+        if needed <= slots.free_count[0]:
+            return
+        pages = len(slots.free)
+        grown = max(2 * pages, pages + needed)
+        self.state = self.state._replace(slots=grow_slots(slots, grown))
+
+
+def new_slots(context: Context) -> layout.Slots:
+    """Empty streams for ``context``."""
+    per_slot = -(-context.max_length // layout.PAGE) + 1
+    pages = min(FIRST_PAGES, per_slot * context.max_requests)
+    numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)
+    numbers[:, layout.N_INDEXED] = 1
+    numbers[:, layout.N_DRAFTED] = -1
+    return layout.Slots(
+        np.zeros(pages * layout.PAGE, np.int32),
+        np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32),
+        np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32),
+        np.zeros((context.max_requests, per_slot), np.int32),
+        numbers,
+        np.arange(pages, dtype=np.int32)[::-1].copy(),
+        np.array([pages], np.int64),
+    )
+
+
+def grow_slots(slots: layout.Slots, pages: int) -> layout.Slots:
+    """The same streams with room for ``pages`` pages."""
+    before = len(slots.free)
+    count = int(slots.free_count[0])
+    tokens = np.zeros(pages * layout.PAGE, np.int32)
+    tokens[: len(slots.tokens)] = slots.tokens
+    links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
+    links[:, : len(slots.tokens)] = slots.links
+    heads = np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32)
+    heads[:before] = slots.heads
+    free = np.zeros(pages, np.int32)
+    added = np.arange(before, pages, dtype=np.int32)[::-1]
+    free[: len(added)] = added
+    free[len(added) : len(added) + count] = slots.free[:count]
+    return slots._replace(
+        tokens=tokens,
+        links=links,
+        heads=heads,
+        free=free,
+        free_count=np.array([len(added) + count], np.int64),
+    )
+
+
+def new_store(budget: int) -> layout.Store:
+    """An empty store of at most ``budget`` bytes."""
+    capacity, buckets = store_layout(budget)
+    tokens = np.full(capacity, layout.SEPARATOR, np.int32)
+    return layout.Store(
+        tokens,
+        np.zeros((layout.N_ORDERS, capacity), np.uint32),
+        np.zeros((layout.N_ORDERS, buckets), np.uint32),
+        np.zeros(capacity // layout.BLOCK, np.int32),
+        np.array([layout.BLOCK, 0], np.int64),
+    )
+
+
+def new_model() -> layout.Model:
+    """Tables and weights before anything was seen: longer matches are trusted more."""
+    parents = np.zeros((layout.N_SOURCES * layout.LENGTH_BINS, 2))
+    parents[:, 1] = 4.0
+    parents[:, 0] = 4.0 * np.minimum(
+        0.95, 0.15 + 0.09 * np.tile(np.arange(layout.LENGTH_BINS), layout.N_SOURCES)
+    )
+    weights = np.zeros((3, layout.LENGTH_BINS, layout.N_FEATURES))
+    weights[0, :, layout.F_RELIABILITY] = 0.7
+    weights[0, :, layout.F_COUNT] = 0.2
+    weights[0, :, layout.F_TOKEN : layout.F_CONTEXT + 1] = 0.3
+    weights[0, :, layout.F_RECENCY] = 0.2
+    weights[0, :, layout.F_NEAR : layout.F_AGE + 1] = 0.3
+    weights[0, :, layout.F_BOTH] = 0.1
+    return layout.Model(
+        parents,
+        np.zeros((layout.N_TABLES, 512, 2)),
+        np.zeros((layout.TABLE_ROWS, 2)),
+        np.zeros((layout.TABLE_ROWS, 2)),
+        np.zeros((layout.RECENCY_ROWS, 2)),
+        weights,
+        np.array([40.0, 20.0, 0.0]),
+    )
+
+
+def new_log(context: Context) -> layout.Log:
+    """Room for the last draft of every request."""
+    n, margin = context.max_requests, layout.MAX_CANDIDATES
+    return layout.Log(
+        np.zeros((n, context.max_draft + 2, layout.DEPTH_FIELDS), np.int64),
+        np.zeros((n, layout.LOG_TOKENS + margin, layout.TOKEN_FIELDS), np.int64),
+        np.zeros((n, layout.LOG_TOKENS + margin, layout.N_FEATURES)),
+        np.zeros((n, layout.LOG_TOKENS + margin)),
+        np.zeros((n, layout.LOG_CANDIDATES + margin, layout.CANDIDATE_FIELDS), np.int64),
+    )
+
+
+def new_scratch(context: Context) -> layout.Scratch:
+    """Work space for one thread."""
+    return layout.Scratch(
+        np.zeros(layout.CONTEXT, np.int32),
+        np.zeros(context.max_draft + 1, np.int32),
+        np.zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
+        np.zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
+        np.zeros(layout.N_ORDERS, np.int64),
+    )

@@ -1,0 +1,197 @@
+"""Memory layout of the suffix drafter: constants, and the arrays that its kernels share.
+
+Positions. In a *stream* (one request's tokens) position ``p`` stands for the token at index ``p`` together with the
+context before it; a *candidate* is a position whose context resembles the end of the request, so the token at ``p``
+is a guess for the next token. In the *store* (finished outputs, a ring) positions count all tokens ever stored;
+only the newest ``capacity`` of them still exist.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Context lengths that are hashed, ascending. Longer ones bring less than 0.1 % on the traces.
+ORDERS = (1, 2, 4)
+N_ORDERS = len(ORDERS)
+LONGEST = ORDERS[-1]
+
+#: Tokens per page of a stream, and hash buckets per page and order. Both powers of two.
+PAGE_BITS = 6
+PAGE = 1 << PAGE_BITS
+BUCKET_BITS = 5
+BUCKETS = 1 << BUCKET_BITS
+
+#: Outputs start at multiples of this in the store, so that one namespace id per block suffices.
+BLOCK = 16
+
+#: Tokens of context that are compared, at most; and after one edit.
+MAX_MATCH = 32
+MAX_EDIT = 8
+CONTEXT = MAX_MATCH + MAX_EDIT + 8
+
+#: Links followed per chain; candidates taken per chain; candidates kept per source after the first draft token.
+MAX_STEPS = 48
+MAX_FOUND = 16
+KEEP = 12
+MAX_CANDIDATES = 2 * (2 * MAX_FOUND - 1) + 6
+
+#: Token id that matches nothing; ends an output in the store.
+SEPARATOR = -1
+
+#: Sources of a candidate.
+PROMPT, OUTPUT, STORE = 0, 1, 2
+N_SOURCES = 3
+
+#: Columns of a candidate (int64).
+POSITION, LENGTH, EDIT, RANK, SOURCE, TOKEN, CELL = 0, 1, 2, 3, 4, 5, 6
+N_TABLES = 3
+PARENT = CELL + N_TABLES
+CANDIDATE_FIELDS = PARENT + 1
+
+#: Tables of a candidate: by edit extension and rank, by nearness to the copy pointer, by age.
+BY_RANK, BY_NEAR, BY_AGE = 0, 1, 2
+LENGTH_BINS = 12
+
+#: Columns of a ranked token in the log (int64): the id and its cells in the three token tables.
+TOKEN_FIELDS = 4
+
+#: Features of a ranked token.
+F_RELIABILITY, F_COUNT, F_ONE, F_TOKEN, F_CONTEXT, F_RECENCY, F_NEAR, F_AGE, F_BOTH = range(9)
+N_FEATURES = 9
+
+#: Log entries per request: ranked tokens and candidates of the last draft. What does not fit is not learned from.
+LOG_TOKENS = 192
+LOG_CANDIDATES = 256
+
+#: Rows of the hashed token and context tables, and of the recency table.
+TABLE_ROWS = 1 << 16
+RECENCY_ROWS = 256
+
+#: Columns of ``Slots.numbers`` (int64): the stream, its namespace, ranked depths and draft tokens of the last draft
+#: (-1 where no draft waits for its outcome), and the copy pointers.
+N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_DEPTHS, N_DRAFTED, N_POINTER = 0, 1, 2, 3, 4, 5, 6
+SLOT_FIELDS = N_POINTER + N_SOURCES
+
+#: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored.
+S_END, S_OUTPUTS = 0, 1
+
+#: Columns of ``Model.numbers``.
+M_TOKENS, M_COST, M_UPDATES = 0, 1, 2
+
+#: Columns of ``Log.depths`` (int64): ranked tokens, weight sets (3), candidates, offsets of both in the log.
+D_TOKENS, D_SET, D_CANDIDATES, D_TOKEN_START, D_CANDIDATE_START = 0, 1, 4, 5, 6
+DEPTH_FIELDS = 7
+
+
+class Slots(NamedTuple):
+    """Per-request streams in pages; 22 bytes per token and about 0.1 for the page table.
+
+    Invariants: a page belongs to at most one slot; pages ``0 .. (length - 1) // PAGE`` of a live slot are assigned;
+    ``free[:free_count[0]]`` lists the others; positions ``1 .. indexed - 1`` are linked.
+
+    Attributes:
+        tokens: int32 ``[pages * PAGE]``.
+        links: int32 ``[N_ORDERS, pages * PAGE]``, the previous position in the same bucket; 0 ends a chain.
+        heads: int32 ``[pages, N_ORDERS, BUCKETS]``, the newest position of each bucket.
+        pages: int32 ``[slots, pages per slot]``, the page table.
+        numbers: int64 ``[slots, SLOT_FIELDS]``, see ``N_*``; the copy pointers come last.
+        free: int32 ``[pages]`` and free_count: int64 ``[1]``, the unused pages as a stack.
+    """
+
+    tokens: NDArray[np.int32]
+    links: NDArray[np.int32]
+    heads: NDArray[np.int32]
+    pages: NDArray[np.int32]
+    numbers: NDArray[np.int64]
+    free: NDArray[np.int32]
+    free_count: NDArray[np.int64]
+
+
+class Store(NamedTuple):
+    """Finished outputs in a ring; at most 23 bytes per token.
+
+    Attributes:
+        tokens: int32 ``[capacity]``, a multiple of :data:`BLOCK`.
+        links: uint32 ``[N_ORDERS, capacity]``, distance to the previous position in the same bucket; 0 ends a chain.
+        heads: uint32 ``[N_ORDERS, buckets]``, newest position of each bucket, modulo 2**32; a power of two of them.
+        namespaces: int32 ``[capacity / BLOCK]``.
+        numbers: int64 ``[2]``, see ``S_*``. Stored positions start at ``BLOCK``, so that 0 is none.
+    """
+
+    tokens: NDArray[np.int32]
+    links: NDArray[np.uint32]
+    heads: NDArray[np.uint32]
+    namespaces: NDArray[np.int32]
+    numbers: NDArray[np.int64]
+
+
+class Model(NamedTuple):
+    """What was learned about which guesses come true. Count tables hold ``[hits, trials]``.
+
+    Attributes:
+        parents: float64 ``[N_SOURCES * LENGTH_BINS, 2]``.
+        cells: float64 ``[N_TABLES, 512, 2]``.
+        by_token, by_context: float64 ``[TABLE_ROWS, 2]``.
+        by_recency: float64 ``[RECENCY_ROWS, 2]``.
+        weights: float64 ``[3, LENGTH_BINS, N_FEATURES]``; the sets by depth, best length and number of tokens add up.
+        numbers: float64 ``[3]``, see ``M_*``: discounted tokens and cost, and updates so far.
+    """
+
+    parents: NDArray[np.float64]
+    cells: NDArray[np.float64]
+    by_token: NDArray[np.float64]
+    by_context: NDArray[np.float64]
+    by_recency: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    numbers: NDArray[np.float64]
+
+
+class Log(NamedTuple):
+    """The last draft of each request, kept until its outcome is known.
+
+    The arrays have :data:`MAX_CANDIDATES` rows of margin, so that a depth which no longer fits can still be ranked.
+
+    Attributes:
+        depths: int64 ``[slots, K + 1, DEPTH_FIELDS]``.
+        tokens: int64 ``[slots, LOG_TOKENS + margin, TOKEN_FIELDS]``.
+        features: float64 ``[slots, LOG_TOKENS + margin, N_FEATURES]``.
+        probs: float64 ``[slots, LOG_TOKENS + margin]``.
+        candidates: int64 ``[slots, LOG_CANDIDATES + margin, CANDIDATE_FIELDS]``.
+    """
+
+    depths: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    features: NDArray[np.float64]
+    probs: NDArray[np.float64]
+    candidates: NDArray[np.int64]
+
+
+class Scratch(NamedTuple):
+    """Work space of one thread.
+
+    Attributes:
+        context: int32 ``[CONTEXT]``, the last tokens of the request.
+        drafted: int32 ``[K + 1]``, the tokens chosen so far and the first one not proposed.
+        candidates: int64 ``[MAX_CANDIDATES, CANDIDATE_FIELDS]``.
+        best: float64 ``[MAX_CANDIDATES, N_SOURCES + 1]``, per distinct token: reliability by source, match length.
+        hashes: int64 ``[N_ORDERS]``.
+    """
+
+    context: NDArray[np.int32]
+    drafted: NDArray[np.int32]
+    candidates: NDArray[np.int64]
+    best: NDArray[np.float64]
+    hashes: NDArray[np.int64]
+
+
+class State(NamedTuple):
+    """Everything a kernel of the suffix drafter works on."""
+
+    slots: Slots
+    store: Store
+    model: Model
+    log: Log
+    scratch: Scratch

@@ -1,0 +1,235 @@
+"""Candidates: earlier places whose context resembles the end of a request.
+
+Chains of every order are walked newest first, the highest order first; each candidate is extended to its true
+match length and, past one edited token (substituted, inserted or deleted), to an *edit extension*. A *copy pointer*
+per source remembers where copying had got to, and offers that place when nothing matches any more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specplug.kernels._jit import kernel
+from specplug.kernels.layout import (
+    BLOCK,
+    CONTEXT,
+    EDIT,
+    LENGTH,
+    LONGEST,
+    MAX_CANDIDATES,
+    MAX_EDIT,
+    MAX_FOUND,
+    MAX_MATCH,
+    MAX_STEPS,
+    N_INDEXED,
+    N_LENGTH,
+    N_NAMESPACE,
+    N_ORDERS,
+    N_POINTER,
+    N_PROMPT,
+    N_SOURCES,
+    ORDERS,
+    OUTPUT,
+    PAGE_BITS,
+    POSITION,
+    PROMPT,
+    RANK,
+    S_END,
+    SOURCE,
+    STORE,
+)
+from specplug.kernels.store import physical, seed_of
+from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
+
+
+@kernel
+def load_context(slots, slot, context):
+    """Copy the last tokens of a stream to the front of ``context``; returns how many."""
+    length = slots.numbers[slot, N_LENGTH]
+    size = min(length, CONTEXT)
+    for j in range(size):
+        context[j] = token_at(slots, slot, length - size + j)
+    return size
+
+
+@kernel
+def _hash_context(context, size, seed, hashes):
+    """Hash the last ``ORDERS[i]`` tokens of ``context[:size]`` into ``hashes[i]``; -1 where there are not so many."""
+    for order in range(N_ORDERS):
+        hashes[order] = -1
+    hashed = seed
+    order = 0
+    for back in range(1, LONGEST + 1):
+        token = context[size - back] if back <= size else -1
+        if token < 0:
+            break
+        hashed = mix(hashed, token)
+        if back == ORDERS[order]:
+            hashes[order] = np.int64(hashed)
+            order += 1
+
+
+@kernel
+def _token_before(slots, slot, store, position):
+    """Token ``position`` of a stream, or of the store where ``slot`` is negative; -1 where it does not exist."""
+    if slot >= 0:
+        return token_at(slots, slot, position) if position >= 0 else np.int32(-1)
+    if position < BLOCK or position <= store.numbers[S_END] - store.tokens.shape[0]:
+        return np.int32(-1)
+    return store.tokens[physical(store, position)]
+
+
+@kernel
+def _match_length(slots, slot, store, position, context, size):
+    """Number of tokens that agree before ``position`` and at the end of ``context[:size]``, at most MAX_MATCH."""
+    length = 0
+    reach = min(MAX_MATCH, size)
+    while length < reach:
+        token = _token_before(slots, slot, store, position - 1 - length)
+        if token < 0 or token != context[size - 1 - length]:
+            break
+        length += 1
+    return length
+
+
+@kernel
+def _edit_extension(slots, slot, store, position, context, size):
+    """Longest agreement (at most MAX_EDIT) before ``position`` and ``size`` past one edited token."""
+    best = 0
+    for edit in range(3):  # substituted, inserted in the context, deleted from it
+        here = position - 1 - (1 if edit != 1 else 0)
+        there = size - 1 - (1 if edit != 2 else 0)
+        length = 0
+        while length < MAX_EDIT and there - length >= 0:
+            token = _token_before(slots, slot, store, here - length)
+            if token < 0 or token != context[there - length]:
+                break
+            length += 1
+        best = max(best, length)
+    return best
+
+
+@kernel
+def _take(state, owner, position, length, size, row):
+    """Write position, length and edit extension of a candidate; ``owner`` is its slot, or negative for the store."""
+    candidates = state.scratch.candidates
+    candidates[row, POSITION] = position
+    candidates[row, LENGTH] = length
+    candidates[row, EDIT] = 0
+    if 2 * length < MAX_MATCH:  # beyond that an edit further back says nothing more
+        candidates[row, EDIT] = _edit_extension(
+            state.slots, owner, state.store, position - length, state.scratch.context, size - length
+        )
+
+
+@kernel
+def _find_in_stream(state, slot, size, count):
+    """Append the candidates of the request's own stream to the scratch; returns the new count."""
+    slots, store, scratch = state.slots, state.store, state.scratch
+    candidates, context = scratch.candidates, scratch.context
+    _hash_context(context, size, np.uint64(2166136261), scratch.hashes)
+    indexed = slots.numbers[slot, N_INDEXED]
+    pages = ((indexed - 1) >> PAGE_BITS) + 1
+    first = count
+    for order in range(N_ORDERS - 1, -1, -1):
+        hashed = scratch.hashes[order]
+        if hashed < 0 or indexed <= 1 or count - first >= MAX_FOUND:
+            continue
+        longer = ORDERS[order + 1] if order < N_ORDERS - 1 else MAX_MATCH + 1
+        page = slots.pages[slot, bucket_page(hashed, pages)]
+        position = np.int64(slots.heads[page, order, bucket_of(hashed)])
+        rank = 0
+        for _ in range(MAX_STEPS):
+            if position <= 0 or rank >= MAX_FOUND:
+                break
+            length = _match_length(slots, slot, store, position, context, size)
+            if ORDERS[order] <= length < longer:
+                _take(state, slot, position, length, size, count)
+                candidates[count, RANK] = rank
+                candidates[count, SOURCE] = (
+                    PROMPT if position < slots.numbers[slot, N_PROMPT] else OUTPUT
+                )
+                count += 1
+            if length >= ORDERS[order]:
+                rank += 1
+            here = (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (
+                position & ((1 << PAGE_BITS) - 1)
+            )
+            position = np.int64(slots.links[order, here])
+    return count
+
+
+@kernel
+def _find_in_store(state, slot, size, count):
+    """Append the candidates of the store, within the request's namespace, to the scratch; returns the new count."""
+    slots, store, scratch = state.slots, state.store, state.scratch
+    candidates, context = scratch.candidates, scratch.context
+    namespace = slots.numbers[slot, N_NAMESPACE]
+    _hash_context(context, size, seed_of(namespace), scratch.hashes)
+    end = store.numbers[S_END]
+    capacity = store.tokens.shape[0]
+    used = min(capacity, end - BLOCK)
+    mask = np.int64(store.heads.shape[1] - 1)
+    first = count
+    for order in range(N_ORDERS - 1, -1, -1):
+        hashed = scratch.hashes[order]
+        if hashed < 0 or count - first >= MAX_FOUND:
+            continue
+        longer = ORDERS[order + 1] if order < N_ORDERS - 1 else MAX_MATCH + 1
+        age = np.int64(np.uint32(np.uint32(end) - store.heads[order, hashed & mask]))
+        rank = 0
+        for _ in range(MAX_STEPS):
+            if age <= 0 or age >= used or rank >= MAX_FOUND:
+                break
+            position = end - age
+            place = physical(store, position)
+            length = _match_length(slots, -1, store, position, context, size)
+            if length >= ORDERS[order] and store.namespaces[place // BLOCK] == namespace:
+                if length < longer:
+                    _take(state, -1, position, length, size, count)
+                    candidates[count, RANK] = rank
+                    candidates[count, SOURCE] = STORE
+                    count += 1
+                rank += 1
+            link = np.int64(store.links[order, place])
+            if link == 0:
+                break
+            age += link
+    return count
+
+
+@kernel
+def _find_by_pointers(state, slot, size, count):
+    """Append the places where copying had got to: past one substituted token, or past one inserted token."""
+    slots, store, scratch = state.slots, state.store, state.scratch
+    candidates = scratch.candidates
+    for source in range(N_SOURCES):
+        owner = -1 if source == STORE else slot
+        low = BLOCK if source == STORE else 0
+        end = store.numbers[S_END] if source == STORE else slots.numbers[slot, N_LENGTH]
+        for inserted in range(2):
+            position = slots.numbers[slot, N_POINTER + source] - inserted
+            if position <= low + MAX_EDIT or position >= end or count >= MAX_CANDIDATES:
+                continue
+            known = False
+            for other in range(count):
+                same = (candidates[other, SOURCE] == STORE) == (source == STORE)
+                if same and candidates[other, POSITION] == position:
+                    known = True
+            extension = _edit_extension(slots, owner, store, position, scratch.context, size)
+            if extension > 0 and not known:
+                candidates[count, POSITION] = position
+                candidates[count, LENGTH] = 0
+                candidates[count, EDIT] = extension
+                candidates[count, RANK] = inserted
+                candidates[count, SOURCE] = source
+                count += 1
+    return count
+
+
+@kernel
+def find_candidates(state, slot, size):
+    """All candidates of a request into the scratch; returns how many. Work is bounded by constants."""
+    count = _find_in_stream(state, slot, size, 0)
+    count = _find_in_store(state, slot, size, count)
+    return _find_by_pointers(state, slot, size, count)

@@ -1,0 +1,268 @@
+"""Which of the candidates' next tokens comes true: an online log-linear model over the distinct tokens and "none".
+
+Each candidate has a reliability, the online hit rate of its class, shrunk towards that of its source and length. Each
+distinct token gets features from its supporters and from online count tables; a softmax over the tokens and "none of
+them" (logit 0) gives probabilities. Weights follow stochastic gradient descent on the log loss.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from specplug.kernels._jit import kernel
+from specplug.kernels.layout import (
+    BY_AGE,
+    BY_NEAR,
+    BY_RANK,
+    CELL,
+    D_SET,
+    D_TOKEN_START,
+    D_TOKENS,
+    EDIT,
+    F_AGE,
+    F_BOTH,
+    F_CONTEXT,
+    F_COUNT,
+    F_NEAR,
+    F_ONE,
+    F_RECENCY,
+    F_RELIABILITY,
+    F_TOKEN,
+    LENGTH,
+    LENGTH_BINS,
+    MAX_STEPS,
+    N_FEATURES,
+    N_INDEXED,
+    N_LENGTH,
+    N_POINTER,
+    N_SOURCES,
+    PAGE,
+    PAGE_BITS,
+    PARENT,
+    POSITION,
+    RANK,
+    S_END,
+    SOURCE,
+    STORE,
+    TOKEN,
+)
+from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
+
+#: Pseudo-counts with which a cell is shrunk to its parent: candidate cells, token and context cells, recency cells.
+SHRINK_CELL = 4.0
+SHRINK_TOKEN = 1.0
+SHRINK_RECENCY = 4.0
+
+
+@kernel
+def _length_bin(length):
+    """Twelve bins of match lengths: exact up to 4, then coarser."""
+    if length <= 4:
+        return length
+    if length <= 8:
+        return 5 if length <= 6 else 6
+    if length <= 16:
+        return 7 if length <= 12 else 8
+    if length <= 32:
+        return 9 if length <= 24 else 10
+    return 11
+
+
+@kernel
+def _log2_bin(value, top):
+    """Floor of the binary logarithm of ``value`` (0 for values below 2), at most ``top``."""
+    result = 0
+    while value > 1 and result < top:
+        value >>= 1
+        result += 1
+    return result
+
+
+@kernel
+def _rate(table, row, strength, prior):
+    """Hit rate of a cell, shrunk to ``prior`` by ``strength`` pseudo-counts."""
+    return (table[row, 0] + strength * prior) / (table[row, 1] + strength)
+
+
+@kernel
+def _odds(table, row, strength, prior):
+    """Odds of a cell, shrunk likewise."""
+    return (table[row, 0] + strength * prior) / (
+        table[row, 1] - table[row, 0] + strength * (1.0 - prior)
+    )
+
+
+@kernel
+def _hash_row(token, length):
+    """Row of a token at a match length in the hashed tables."""
+    return (((np.int64(token) * np.int64(2654435769)) >> 7) & 8191) * 8 + min(
+        _length_bin(length), 7
+    )
+
+
+@kernel
+def _last_seen(slots, slot, token):
+    """Index of the last occurrence of ``token`` in a stream; -1 if it is not found in a bounded number of steps."""
+    length = slots.numbers[slot, N_LENGTH]
+    if token_at(slots, slot, length - 1) == token:
+        return length - 1
+    indexed = slots.numbers[slot, N_INDEXED]
+    if indexed <= 1:
+        return np.int64(-1)
+    hashed = np.int64(mix(np.uint64(2166136261), token))
+    page = slots.pages[slot, bucket_page(hashed, ((indexed - 1) >> PAGE_BITS) + 1)]
+    position = np.int64(slots.heads[page, 0, bucket_of(hashed)])
+    for _ in range(MAX_STEPS):
+        if position <= 0:
+            break
+        if token_at(slots, slot, position - 1) == token:
+            return position - 1
+        here = (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (position & (PAGE - 1))
+        position = np.int64(slots.links[0, here])
+    return np.int64(-1)
+
+
+@kernel
+def _classify(state, slot, depth, row):
+    """Write the table cells of candidate ``row``, which has been followed for ``depth`` tokens."""
+    c = state.scratch.candidates[row]
+    numbers = state.slots.numbers[slot]
+    parent = c[SOURCE] * LENGTH_BINS + _length_bin(c[LENGTH])
+    edit = 0 if c[EDIT] < 3 else (1 if c[EDIT] < 7 else 2)
+    rank = 0 if c[RANK] == 0 else (1 if c[RANK] <= 3 else 2)
+    offset = c[POSITION] - depth - numbers[N_POINTER + c[SOURCE]]
+    near = 2 if offset == 0 else (1 if -16 < offset < 48 else 0)
+    end = state.store.numbers[S_END] if c[SOURCE] == STORE else numbers[N_LENGTH]
+    c[PARENT] = parent
+    c[CELL + BY_RANK] = (parent * 3 + edit) * 3 + rank
+    c[CELL + BY_NEAR] = parent * 3 + near
+    c[CELL + BY_AGE] = parent * 12 + _log2_bin(max(1, end - c[POSITION] + depth), 11)
+
+
+@kernel
+def _gather_token(state, tokens, count, token):
+    """Row of ``token`` among the ``count`` distinct ones, appended to them if new. Returns (row, new count)."""
+    for row in range(count):
+        if tokens[row, 0] == token:
+            return row, count
+    tokens[count, 0] = token
+    best = state.scratch.best
+    best[count, :] = 0.0
+    return count, count + 1
+
+
+@kernel
+def _pool_votes(state, slot, depth, count, start):
+    """Group ``count`` candidates by their next token into the log at row ``start``; returns the number of tokens.
+
+    Fills, per token, ``scratch.best`` (reliability by source, match length) and the raw features from its supporters.
+    """
+    model, best = state.model, state.scratch.best
+    tokens, features = state.log.tokens[slot, start:], state.log.features[slot, start:]
+    found = 0
+    for row in range(count):
+        _classify(state, slot, depth, row)
+        c = state.scratch.candidates[row]
+        prior = model.parents[c[PARENT], 0] / model.parents[c[PARENT], 1]
+        prior_odds = prior / (1.0 - prior)
+        r = _rate(model.cells[BY_RANK], c[CELL + BY_RANK], SHRINK_CELL, prior)
+        known = found
+        t, found = _gather_token(state, tokens, found, c[TOKEN])
+        if found > known:
+            features[t, :] = 0.0
+        best[t, c[SOURCE]] = max(best[t, c[SOURCE]], min(0.995, max(0.005, r)))
+        best[t, N_SOURCES] = max(best[t, N_SOURCES], c[LENGTH])
+        near = _odds(model.cells[BY_NEAR], c[CELL + BY_NEAR], SHRINK_CELL, prior) / prior_odds
+        age = _odds(model.cells[BY_AGE], c[CELL + BY_AGE], SHRINK_CELL, prior) / prior_odds
+        features[t, F_COUNT] += 1.0
+        features[t, F_NEAR] = max(features[t, F_NEAR], near)
+        features[t, F_AGE] = max(features[t, F_AGE], age)
+    return found
+
+
+@kernel
+def _recency_row(state, slot, depth, token, length):
+    """Row of the recency table: how long ago ``token`` occurred in the request or in its draft so far."""
+    slots = state.slots
+    seen = _last_seen(slots, slot, token)
+    ago = np.int64(1 << 13)
+    if seen >= 0:
+        ago = slots.numbers[slot, N_LENGTH] + depth - seen
+    for q in range(depth):
+        if state.scratch.drafted[q] == token:
+            ago = np.int64(depth - q)
+    return _log2_bin(ago + 1, 13) * 16 + _length_bin(length)
+
+
+@kernel
+def _finish_features(state, slot, depth, row, previous):
+    """Turn the raw votes of the ranked token in log row ``row`` into its features."""
+    model = state.model
+    x, entry = state.log.features[slot, row], state.log.tokens[slot, row]
+    best = state.scratch.best[row - state.log.depths[slot, depth, D_TOKEN_START]]
+    length = np.int64(best[N_SOURCES])
+    first = max(best[0], max(best[1], best[2]))
+    second = min(max(best[0], best[1]), best[2])  # own text and store, whichever says less
+    logit = math.log(first / (1.0 - first))
+    entry[1] = _hash_row(entry[0], length)
+    entry[2] = _hash_row(previous, length)
+    entry[3] = _recency_row(state, slot, depth, entry[0], length)
+    x[F_RELIABILITY] = logit
+    x[F_COUNT] = math.log(x[F_COUNT])
+    x[F_ONE] = 1.0
+    x[F_TOKEN] = math.log(_odds(model.by_token, entry[1], SHRINK_TOKEN, first)) - logit
+    x[F_CONTEXT] = math.log(_odds(model.by_context, entry[2], SHRINK_TOKEN, first)) - logit
+    x[F_RECENCY] = math.log(_odds(model.by_recency, entry[3], SHRINK_RECENCY, first)) - logit
+    x[F_NEAR] = math.log(x[F_NEAR])
+    x[F_AGE] = math.log(x[F_AGE])
+    x[F_BOTH] = 0.0
+    if second > 0.0:
+        x[F_BOTH] = min(4.0, max(0.0, math.log(second / (1.0 - second)) + 3.0))
+
+
+@kernel
+def _choose_weights(state, slot, depth, found):
+    """Which weight sets apply: by depth, by the best match length, by the number of distinct tokens."""
+    longest = 0.0
+    for row in range(found):
+        longest = max(longest, state.scratch.best[row, N_SOURCES])
+    sets = state.log.depths[slot, depth]
+    sets[D_SET] = min(depth, 3)
+    sets[D_SET + 1] = _length_bin(np.int64(longest))
+    sets[D_SET + 2] = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
+
+
+@kernel
+def rank_tokens(state, slot, depth, count, previous):
+    """Probabilities of the next tokens of ``count`` candidates, into the log; returns the row of the best.
+
+    ``previous`` is the token before the guessed one. Ties go to the token found first. The log's row of this depth
+    must hold where its tokens start (D_TOKEN_START).
+    """
+    log = state.log
+    start = log.depths[slot, depth, D_TOKEN_START]
+    found = _pool_votes(state, slot, depth, count, start)
+    log.depths[slot, depth, D_TOKENS] = found
+    _choose_weights(state, slot, depth, found)
+    sets = log.depths[slot, depth, D_SET : D_SET + 3]
+    w = state.model.weights
+    total = 1.0  # the weight of "none of them"
+    top = start
+    highest = -math.inf
+    for row in range(start, start + found):
+        _finish_features(state, slot, depth, row, previous)
+        z = 0.0
+        for f in range(N_FEATURES):
+            z += (w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]) * log.features[
+                slot, row, f
+            ]
+        if z > highest:
+            highest = z
+            top = row
+        log.probs[slot, row] = math.exp(min(z, 12.0))
+        total += log.probs[slot, row]
+    for row in range(start, start + found):
+        log.probs[slot, row] /= total
+    return top

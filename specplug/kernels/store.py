@@ -1,0 +1,80 @@
+"""The store of finished outputs: a ring of tokens with hash chains; old text is evicted by being overwritten."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specplug.kernels._jit import kernel
+from specplug.kernels.layout import (
+    BLOCK,
+    LONGEST,
+    N_NAMESPACE,
+    N_ORDERS,
+    ORDERS,
+    S_END,
+    S_OUTPUTS,
+    SEPARATOR,
+)
+from specplug.kernels.streams import mix, token_at
+
+
+@kernel
+def physical(store, position):
+    """The place in the ring of a stored position that still exists or is about to be written."""
+    return position % store.tokens.shape[0]
+
+
+@kernel
+def seed_of(namespace):
+    """Hash seed of a namespace, so that the chains of different tenants hardly meet."""
+    return mix(np.uint64(2166136261), namespace)
+
+
+@kernel
+def _push_token(store, namespace, token):
+    """Write one token at the end of the ring, without linking it."""
+    end = store.numbers[S_END]
+    place = physical(store, end)
+    store.tokens[place] = token
+    if place % BLOCK == 0:
+        store.namespaces[place // BLOCK] = namespace
+    for order in range(N_ORDERS):
+        store.links[order, place] = 0
+    store.numbers[S_END] = end + 1
+
+
+@kernel
+def store_output(slots, slot, store, start, end):
+    """Append the tokens ``start .. end - 1`` of a stream to the store as one output, and link them.
+
+    An output longer than the ring keeps its last part.
+    """
+    namespace = slots.numbers[slot, N_NAMESPACE]
+    start = max(start, end - (store.tokens.shape[0] - 2 * BLOCK))
+    seed = seed_of(namespace)
+    mask = np.int64(store.heads.shape[1] - 1)
+    first = store.numbers[S_END]
+    for index in range(start, end):
+        token = token_at(slots, slot, index)
+        position = store.numbers[S_END]
+        place = physical(store, position)
+        _push_token(store, namespace, token)
+        hashed = seed
+        order = 0
+        for back in range(1, LONGEST + 1):
+            if position - back < first:
+                break
+            earlier = store.tokens[physical(store, position - back)]
+            if earlier < 0:
+                break
+            hashed = mix(hashed, earlier)
+            if back == ORDERS[order]:
+                bucket = np.int64(hashed) & mask
+                distance = np.uint32(np.uint32(position) - store.heads[order, bucket])
+                store.links[order, place] = distance
+                store.heads[order, bucket] = np.uint32(position)
+                order += 1
+    _push_token(store, namespace, SEPARATOR)
+    while store.numbers[S_END] % BLOCK != 0:
+        _push_token(store, namespace, SEPARATOR)
+    store.numbers[S_OUTPUTS] += 1

@@ -1,0 +1,152 @@
+"""Per-request token streams in pages, linked by hash chains of several orders (as LZ match finders do).
+
+The bucket table of a stream grows with it by linear hashing: page ``n`` of the table is split off page
+``n - 2**floor(log2(n))`` by copying it, which costs no rehashing; entries older than the split are found through
+both halves, since every candidate is compared token by token anyway.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specplug.kernels._jit import kernel
+from specplug.kernels.layout import (
+    BUCKET_BITS,
+    BUCKETS,
+    LONGEST,
+    N_DEPTHS,
+    N_DRAFTED,
+    N_INDEXED,
+    N_LENGTH,
+    N_NAMESPACE,
+    N_ORDERS,
+    N_POINTER,
+    N_PROMPT,
+    N_SOURCES,
+    ORDERS,
+    PAGE,
+    PAGE_BITS,
+)
+
+
+@kernel
+def mix(state, token):
+    """One step of a 32-bit hash over the tokens of a context, newest first."""
+    mixed = (
+        (np.uint64(state) ^ (np.uint64(token) & np.uint64(0xFFFFFFFF))) * np.uint64(2654435769)
+    ) & np.uint64(0xFFFFFFFF)
+    return mixed ^ (mixed >> np.uint64(15))
+
+
+@kernel
+def token_at(slots, slot, position):
+    """The token of a stream at ``position``."""
+    return slots.tokens[
+        (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (position & (PAGE - 1))
+    ]
+
+
+@kernel
+def _split_page(page):
+    """The page from which bucket page ``page`` (at least 1) is split off."""
+    half = 1
+    while half * 2 <= page:
+        half *= 2
+    return page - half
+
+
+@kernel
+def bucket_page(hashed, pages):
+    """The bucket page of a hash value in a table of ``pages`` pages (linear hashing)."""
+    half = 1
+    while half * 2 <= pages:
+        half *= 2
+    page = hashed & (2 * half - 1)
+    return page if page < pages else page & (half - 1)
+
+
+@kernel
+def bucket_of(hashed):
+    """The bucket of a hash value within its page."""
+    return hashed >> (32 - BUCKET_BITS)
+
+
+@kernel
+def begin_stream(slots, slot, prompt_length, namespace):
+    """Make ``slot`` an empty stream."""
+    numbers = slots.numbers
+    numbers[slot, N_LENGTH] = 0
+    numbers[slot, N_PROMPT] = prompt_length
+    numbers[slot, N_INDEXED] = 1
+    numbers[slot, N_NAMESPACE] = namespace
+    numbers[slot, N_DEPTHS] = 0
+    numbers[slot, N_DRAFTED] = -1
+    for source in range(N_SOURCES):
+        numbers[slot, N_POINTER + source] = 0
+
+
+@kernel
+def append_tokens(slots, slot, tokens):
+    """Append ``tokens`` to the stream of ``slot``, taking pages from the free stack."""
+    length = slots.numbers[slot, N_LENGTH]
+    for token in tokens:
+        if length & (PAGE - 1) == 0:
+            slots.free_count[0] -= 1
+            slots.pages[slot, length >> PAGE_BITS] = slots.free[slots.free_count[0]]
+        slots.tokens[
+            (slots.pages[slot, length >> PAGE_BITS] << PAGE_BITS) | (length & (PAGE - 1))
+        ] = token
+        length += 1
+    slots.numbers[slot, N_LENGTH] = length
+
+
+@kernel
+def _open_bucket_page(slots, slot, page):
+    """Prepare the buckets that come with page ``page`` of a stream."""
+    new = slots.pages[slot, page]
+    if page == 0:
+        slots.heads[new, :, :] = 0
+        return
+    old = slots.pages[slot, _split_page(page)]
+    for order in range(N_ORDERS):
+        for bucket in range(BUCKETS):
+            slots.heads[new, order, bucket] = slots.heads[old, order, bucket]
+
+
+@kernel
+def index_stream(slots, slot, end):
+    """Link the positions up to ``end`` (excluded) that are not linked yet."""
+    start = slots.numbers[slot, N_INDEXED]
+    for position in range(start, end):
+        page = position >> PAGE_BITS
+        if position & (PAGE - 1) == 0 or position == 1:
+            _open_bucket_page(slots, slot, page)
+        here = (slots.pages[slot, page] << PAGE_BITS) | (position & (PAGE - 1))
+        hashed = np.uint64(2166136261)
+        order = 0
+        for back in range(1, LONGEST + 1):
+            token = token_at(slots, slot, position - back) if back <= position else -1
+            if token < 0:  # the stream begins here, or a separator: no longer context exists
+                break
+            hashed = mix(hashed, token)
+            if back == ORDERS[order]:
+                bucket = bucket_of(np.int64(hashed))
+                owner = slots.pages[slot, bucket_page(np.int64(hashed), page + 1)]
+                slots.links[order, here] = slots.heads[owner, order, bucket]
+                slots.heads[owner, order, bucket] = position
+                order += 1
+        while order < N_ORDERS:
+            slots.links[order, here] = 0
+            order += 1
+    slots.numbers[slot, N_INDEXED] = max(start, end)
+
+
+@kernel
+def free_stream(slots, slot):
+    """Give the pages of ``slot`` back."""
+    length = slots.numbers[slot, N_LENGTH]
+    for page in range((length + PAGE - 1) >> PAGE_BITS):
+        slots.free[slots.free_count[0]] = slots.pages[slot, page]
+        slots.free_count[0] += 1
+    slots.numbers[slot, N_LENGTH] = 0
+    slots.numbers[slot, N_INDEXED] = 1

@@ -1,0 +1,165 @@
+"""Slow twin of :mod:`specplug.kernels.ranking`.
+
+Order of the distinct tokens: by their first candidate. Ties in probability go to the first. One token: probability
+against "none of them" alone. Sums run in the order written, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.reference.streams import bucket_of, bucket_page, mix
+from specplug.reference.suffix_state import (
+    LENGTH_BINS,
+    MAX_STEPS,
+    PAGE,
+    STORE,
+    Candidate,
+    Depth,
+    Ranked,
+    SuffixState,
+)
+
+Table = NDArray[np.float64]
+
+
+def rank_tokens(
+    state: SuffixState,
+    slot: int,
+    depth: int,
+    candidates: list[Candidate],
+    previous: int,
+    drafted: list[int],
+) -> Depth:
+    """Probabilities of the distinct next tokens of the candidates."""
+    supporters: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        _classify(state, slot, depth, candidate)
+        supporters.setdefault(candidate.token, []).append(candidate)
+    longest = max(candidate.length for candidate in candidates)
+    count = len(supporters)
+    crowd = 0 if count == 1 else 1 if count <= 3 else 2 if count <= 8 else 3
+    sets = (min(depth, 3), _length_bin(longest), crowd)
+    ranked = [
+        _features(state, slot, token, group, previous, drafted)
+        for token, group in supporters.items()
+    ]
+    w = state.model.weights
+    total = 1.0
+    for entry in ranked:
+        z = 0.0
+        for f, x in enumerate(entry.features):
+            z += (w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]) * x
+        entry.probability = math.exp(min(z, 12.0))
+        total += entry.probability
+    for entry in ranked:
+        entry.probability /= total
+    return Depth(sets, ranked, candidates)
+
+
+def _length_bin(length: int) -> int:
+    for bin_, top in enumerate((0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)):
+        if length <= top:
+            return bin_
+    return 11
+
+
+def _log2_bin(value: int, top: int) -> int:
+    return min(top, max(1, value).bit_length() - 1)
+
+
+def _rate(table: Table, row: int, strength: float, prior: float) -> float:
+    return float((table[row, 0] + strength * prior) / (table[row, 1] + strength))
+
+
+def _odds(table: Table, row: int, strength: float, prior: float) -> float:
+    misses = table[row, 1] - table[row, 0]
+    return float((table[row, 0] + strength * prior) / (misses + strength * (1.0 - prior)))
+
+
+def _hash_row(token: int, length: int) -> int:
+    return (token * 2654435769 >> 7 & 8191) * 8 + min(_length_bin(length), 7)
+
+
+def _classify(state: SuffixState, slot: int, depth: int, c: Candidate) -> None:
+    """The table cells of a candidate that was followed for ``depth`` tokens."""
+    stream = state.streams[slot]
+    edit = 0 if c.edit < 3 else 1 if c.edit < 7 else 2
+    rank = 0 if c.rank == 0 else 1 if c.rank <= 3 else 2
+    offset = c.position - depth - stream.pointers[c.source]
+    near = 2 if offset == 0 else 1 if -16 < offset < 48 else 0
+    end = len(state.store.tokens) if c.source == STORE else len(stream.tokens)
+    c.parent = c.source * LENGTH_BINS + _length_bin(c.length)
+    age = _log2_bin(end - c.position + depth, 11)
+    c.cells = ((c.parent * 3 + edit) * 3 + rank, c.parent * 3 + near, c.parent * 12 + age)
+
+
+def _features(
+    state: SuffixState,
+    slot: int,
+    token: int,
+    group: list[Candidate],
+    previous: int,
+    drafted: list[int],
+) -> Ranked:
+    model = state.model
+    best = [0.0, 0.0, 0.0]
+    near = age = 0.0
+    for c in group:
+        hits, trials = model.parents[c.parent]
+        prior = float(hits / trials)
+        prior_odds = prior / (1.0 - prior)
+        reliability = _rate(model.cells[0], c.cells[0], 4.0, prior)
+        best[c.source] = max(best[c.source], min(0.995, max(0.005, reliability)))
+        near = max(near, _odds(model.cells[1], c.cells[1], 4.0, prior) / prior_odds)
+        age = max(age, _odds(model.cells[2], c.cells[2], 4.0, prior) / prior_odds)
+    length = max(c.length for c in group)
+    first = max(best)
+    second = min(max(best[0], best[1]), best[2])
+    logit = math.log(first / (1.0 - first))
+    rows = (
+        _hash_row(token, length),
+        _hash_row(previous, length),
+        _log2_bin(_ago(state, slot, token, drafted) + 1, 13) * 16 + _length_bin(length),
+    )
+    both = 0.0
+    if second > 0.0:
+        both = min(4.0, max(0.0, math.log(second / (1.0 - second)) + 3.0))
+    features = [
+        logit,
+        math.log(len(group)),
+        1.0,
+        math.log(_odds(model.by_token, rows[0], 1.0, first)) - logit,
+        math.log(_odds(model.by_context, rows[1], 1.0, first)) - logit,
+        math.log(_odds(model.by_recency, rows[2], 4.0, first)) - logit,
+        math.log(near),
+        math.log(age),
+        both,
+    ]
+    return Ranked(token, rows, features)
+
+
+def _ago(state: SuffixState, slot: int, token: int, drafted: list[int]) -> int:
+    """How long ago ``token`` occurred, in the draft so far or in the request; 8192 if that is not known."""
+    if token in drafted:
+        return drafted[::-1].index(token) + 1
+    seen = _last_seen(state, slot, token)
+    return 8192 if seen < 0 else len(state.streams[slot].tokens) + len(drafted) - seen
+
+
+def _last_seen(state: SuffixState, slot: int, token: int) -> int:
+    """Index of the last occurrence of ``token``; -1 if it is not among the newest of its bucket."""
+    stream = state.streams[slot]
+    if stream.tokens[-1] == token:
+        return len(stream.tokens) - 1
+    if stream.indexed <= 1:
+        return -1
+    hashed = mix(2166136261, token)
+    page = stream.buckets[bucket_page(hashed, (stream.indexed - 1) // PAGE + 1)]
+    for position in page.get((0, bucket_of(hashed)), [])[:MAX_STEPS]:
+        if stream.tokens[position - 1] == token:
+            return position - 1
+    return -1

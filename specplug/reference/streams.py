@@ -1,0 +1,77 @@
+"""Slow twin of :mod:`specplug.kernels.streams`: a list of tokens and, per bucket, a list of positions.
+
+Order: positions of a bucket newest first. Empty streams have no buckets. Position 0 has no context and is never linked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specplug.reference.suffix_state import BUCKET_BITS, ORDERS, PAGE, Stream, SuffixState
+
+
+def mix(state: int, token: int) -> int:
+    """One step of a 32-bit hash over the tokens of a context, newest first."""
+    mixed = ((state ^ (token & 0xFFFFFFFF)) * 2654435769) & 0xFFFFFFFF
+    return mixed ^ (mixed >> 15)
+
+
+def token_at(state: SuffixState, slot: int, position: int) -> int:
+    """The token of a stream at ``position``."""
+    return state.streams[slot].tokens[position]
+
+
+def bucket_page(hashed: int, pages: int) -> int:
+    """The bucket page of a hash value in a table of ``pages`` pages (linear hashing, Litwin 1980)."""
+    half = 1 << (pages.bit_length() - 1)
+    page = hashed % (2 * half)
+    return page if page < pages else hashed % half
+
+
+def bucket_of(hashed: int) -> int:
+    """The bucket of a hash value within its page: its top bits."""
+    return hashed >> (32 - BUCKET_BITS)
+
+
+def begin_stream(state: SuffixState, slot: int, prompt_length: int, namespace: int) -> None:
+    """Make ``slot`` an empty stream."""
+    state.streams[slot] = Stream(prompt_length, namespace)
+
+
+def append_tokens(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:
+    """Append ``tokens`` to the stream of ``slot``."""
+    state.streams[slot].tokens.extend(int(t) for t in tokens)
+
+
+def index_stream(state: SuffixState, slot: int, end: int) -> None:
+    """Link the positions up to ``end`` (excluded) that are not linked yet."""
+    stream = state.streams[slot]
+    for position in range(stream.indexed, end):
+        pages = position // PAGE + 1
+        if len(stream.buckets) < pages:
+            _open_bucket_page(stream)
+        hashed = 2166136261
+        for back in range(1, ORDERS[-1] + 1):
+            token = stream.tokens[position - back] if back <= position else -1
+            if token < 0:
+                break
+            hashed = mix(hashed, token)
+            if back in ORDERS:
+                key = (ORDERS.index(back), bucket_of(hashed))
+                stream.buckets[bucket_page(hashed, pages)].setdefault(key, []).insert(0, position)
+    stream.indexed = max(stream.indexed, end)
+
+
+def free_stream(state: SuffixState, slot: int) -> None:
+    """Forget the stream of ``slot``."""
+    state.streams.pop(slot, None)
+
+
+def _open_bucket_page(stream: Stream) -> None:
+    """Add a bucket page: a copy of the page from which linear hashing splits it off."""
+    page = len(stream.buckets)
+    if page == 0:
+        stream.buckets.append({})
+        return
+    parent = page - (1 << (page.bit_length() - 1))
+    stream.buckets.append({key: list(chain) for key, chain in stream.buckets[parent].items()})

@@ -1,0 +1,132 @@
+"""The state of the slow suffix drafter: lists, dicts and small records instead of flat arrays.
+
+Constants stand here a second time, since neither side may import the other; a test compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+ORDERS = (1, 2, 4)
+PAGE = 64
+BUCKET_BITS = 5
+BLOCK = 16
+MAX_MATCH = 32
+MAX_EDIT = 8
+CONTEXT = 48
+MAX_STEPS = 48
+MAX_FOUND = 16
+KEEP = 12
+MAX_CANDIDATES = 68
+SEPARATOR = -1
+PROMPT, OUTPUT, STORE = 0, 1, 2
+LENGTH_BINS = 12
+N_FEATURES = 9
+LOG_TOKENS = 192
+LOG_CANDIDATES = 256
+TABLE_ROWS = 1 << 16
+RECENCY_ROWS = 256
+
+
+@dataclass
+class Candidate:
+    """A place whose context resembles the end of the request; ``token`` is its guess for the next token."""
+
+    position: int
+    length: int
+    edit: int
+    rank: int
+    source: int
+    token: int = -1
+    parent: int = 0
+    cells: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass
+class Ranked:
+    """A distinct next token with its rows in the token tables, its features and its probability."""
+
+    token: int
+    rows: tuple[int, int, int]
+    features: list[float]
+    probability: float = 0.0
+
+
+@dataclass
+class Depth:
+    """What was ranked at one depth of a draft."""
+
+    sets: tuple[int, int, int]
+    ranked: list[Ranked]
+    candidates: list[Candidate]
+
+
+@dataclass
+class Stream:
+    """One request. ``buckets[page][order, bucket]`` lists positions, newest first."""
+
+    prompt_length: int
+    namespace: int
+    tokens: list[int] = field(default_factory=list)
+    indexed: int = 1
+    buckets: list[dict[tuple[int, int], list[int]]] = field(default_factory=list)
+    pointers: list[int] = field(default_factory=lambda: [0, 0, 0])
+    depths: list[Depth] = field(default_factory=list)
+    drafted: int = -1
+
+
+@dataclass
+class Store:
+    """Finished outputs. ``tokens[i]`` is position ``i``; only the newest ``capacity`` positions still exist."""
+
+    capacity: int
+    bucket_count: int
+    tokens: list[int] = field(default_factory=lambda: [SEPARATOR] * BLOCK)
+    namespaces: list[int] = field(default_factory=lambda: [-1] * BLOCK)
+    buckets: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    outputs: int = 0
+
+
+@dataclass
+class Model:
+    """Count tables of [hits, trials], the weights, and the discounted goodput."""
+
+    parents: NDArray[np.float64]
+    cells: NDArray[np.float64]
+    by_token: NDArray[np.float64]
+    by_context: NDArray[np.float64]
+    by_recency: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    tokens: float = 40.0
+    cost: float = 20.0
+    updates: float = 0.0
+
+
+@dataclass
+class SuffixState:
+    """Everything the slow drafter works on."""
+
+    streams: dict[int, Stream]
+    store: Store
+    model: Model
+
+
+def new_state(capacity: int, bucket_count: int) -> SuffixState:
+    """No requests, nothing stored, nothing learned."""
+    parents = np.zeros((3 * LENGTH_BINS, 2))
+    for row in range(3 * LENGTH_BINS):
+        parents[row] = (4.0 * min(0.95, 0.15 + 0.09 * (row % LENGTH_BINS)), 4.0)
+    weights = np.zeros((3, LENGTH_BINS, N_FEATURES))
+    weights[0] = (0.7, 0.2, 0.0, 0.3, 0.3, 0.2, 0.3, 0.3, 0.1)
+    model = Model(
+        parents,
+        np.zeros((3, 512, 2)),
+        np.zeros((TABLE_ROWS, 2)),
+        np.zeros((TABLE_ROWS, 2)),
+        np.zeros((RECENCY_ROWS, 2)),
+        weights,
+    )
+    return SuffixState({}, Store(capacity, bucket_count), model)
