@@ -64,16 +64,15 @@ def histories(
 ) -> st.SearchStrategy[Tokens]:
     """Token histories, repetitive more often than not, possibly empty, possibly with separators."""
     ids = st.integers(0, vocab_size - 1)
-    if separators:
-        ids = st.one_of(ids, ids, ids, st.sampled_from([-1, vocab_size, vocab_size + 7]))
-    plain = st.lists(ids, max_size=max_size)
     repeated = st.builds(
         lambda motif, times, rest: (motif * times + rest)[:max_size],
         st.lists(ids, min_size=1, max_size=4),
-        st.integers(1, 4),
-        st.lists(ids, max_size=3),
+        st.integers(2, 4),
+        st.lists(ids, max_size=2),
     )
-    return st.one_of(plain, repeated).map(tuple)
+    foreign = st.one_of(ids, ids, st.sampled_from([-1, vocab_size, vocab_size + 7]))
+    plain = st.lists(foreign if separators else ids, max_size=max_size)
+    return st.one_of(repeated, repeated, plain).map(tuple)
 
 
 def _rotated(by: int) -> RowOrder:
@@ -101,7 +100,7 @@ def scenarios(draw: st.DrawFn, vocab_size: int) -> Scenario:
     arrivals = tuple(
         Arrival(
             prompt=draw(histories(vocab_size, max_size=8), label="prompt"),
-            limit=draw(st.integers(1, longest), label="limit"),
+            limit=draw(st.sampled_from([longest, longest, 2, 1]), label="limit"),
             stop_token_ids=frozenset(draw(st.sets(st.integers(0, vocab_size - 1), max_size=1))),
             step=draw(st.sampled_from([0, 1, 99]), label="arrives at step") if index else 0,
             tell_limit=draw(st.booleans(), label="tell limit"),
@@ -158,7 +157,7 @@ class EagerLengths(ScriptedLengths):
 #: path.
 LENGTH_RULES: st.SearchStrategy[tuple[type[ScriptedLengths], tuple[int, ...]]] = st.tuples(
     st.sampled_from([ScriptedLengths, EagerLengths]),
-    st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple),
+    st.lists(st.sampled_from([3, 2, 4, 1, 0]), min_size=1, max_size=3).map(tuple),
 )
 
 
