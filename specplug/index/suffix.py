@@ -6,6 +6,8 @@ request in pages of 64 tokens, the store's bytes exactly as budgeted, and about 
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from specplug.errors import InvalidRequestError
@@ -13,7 +15,14 @@ from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch, observe_batch
 from specplug.kernels.store import store_output
 from specplug.kernels.streams import append_tokens, begin_stream, free_stream, index_stream
-from specplug.types import Context, DraftBuffers, IntArray, Observed, TokenArray
+from specplug.types import (
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    TokenArray,
+    allocate_drafts,
+)
 
 #: Bytes per token of the ring (id, links, share of the namespaces) without its bucket table.
 RING_BYTES = 4 + 4 * layout.N_ORDERS
@@ -45,7 +54,7 @@ def store_bytes(capacity: int, buckets: int) -> int:
 
 
 class SuffixIndex:
-    """See the module. Not thread-safe.
+    """See the module. Not thread-safe. Building the first one of a process compiles or loads the kernels.
 
     Args:
         context: limits of the engine process.
@@ -57,6 +66,7 @@ class SuffixIndex:
         self.context = context
         self.cost = float(cost)
         self._namespaces: dict[str, int] = {}
+        _warm_up()
         self.state = layout.State(
             new_slots(context),
             new_store(store_budget),
@@ -68,6 +78,7 @@ class SuffixIndex:
     def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
         """Begin a stream in ``slot``, freeing what it held; indexes ``history`` at once (about 20 ns per token)."""
         self._check_slot(slot)
+        history = np.ascontiguousarray(history, np.int32)
         slots = self.state.slots
         free_stream(slots, slot)
         begin_stream(slots, slot, prompt_length, self._namespace(namespace))
@@ -77,11 +88,16 @@ class SuffixIndex:
 
     def observe(self, observed: Observed) -> None:
         """Learn from and index new tokens; O(1) per token."""
-        self._reserve(len(observed.tokens) + layout.PAGE * len(observed.slots))
-        observe_batch(self.state, observed.slots, observed.offsets, observed.tokens, self.cost)
+        slots = np.ascontiguousarray(observed.slots, np.int32)
+        offsets = np.ascontiguousarray(observed.offsets, np.int64)
+        tokens = np.ascontiguousarray(observed.tokens, np.int32)
+        self._reserve(len(tokens) + layout.PAGE * len(slots))
+        observe_batch(self.state, slots, offsets, tokens, self.cost)
 
     def draft(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Draft for a batch; bounded work per draft token, whatever the length of the history."""
+        slots = np.ascontiguousarray(slots, np.int32)
+        ceilings = np.ascontiguousarray(ceilings, np.int32)
         draft_batch(self.state, slots, ceilings, self.cost, out.tokens, out.survival, out.lengths)
 
     def finish(self, slot: int, keep: bool, stop_ids: frozenset[int]) -> None:
@@ -147,6 +163,25 @@ class SuffixIndex:
         pages = len(slots.free)
         grown = max(2 * pages, pages + needed)
         self.state = self.state._replace(slots=grow_slots(slots, grown))
+
+
+@functools.cache
+def _warm_up() -> None:
+    """Run every kernel once on a tiny state, so that none is compiled while a request waits."""
+    context = Context(vocab_size=8, max_length=64, max_draft=2, max_requests=2)
+    state = layout.State(
+        new_slots(context), new_store(0), new_model(), new_log(context), new_scratch(context)
+    )
+    tokens = np.zeros(8, np.int32)
+    begin_stream(state.slots, 0, 4, 0)
+    append_tokens(state.slots, 0, tokens)
+    index_stream(state.slots, 0, 8)
+    slots, ceilings = np.zeros(1, np.int32), np.full(1, 2, np.int32)
+    drafts = allocate_drafts(1, 2)
+    draft_batch(state, slots, ceilings, 0.1, drafts.tokens, drafts.survival, drafts.lengths)
+    observe_batch(state, slots, np.array([0, 2], np.int64), tokens[:2], 0.1)
+    store_output(state.slots, 0, state.store, 4, 8)
+    free_stream(state.slots, 0)
 
 
 def new_slots(context: Context) -> layout.Slots:

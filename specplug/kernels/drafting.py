@@ -39,6 +39,11 @@ from specplug.kernels.layout import (
     SOURCE,
     STORE,
     TOKEN,
+    FloatArray,
+    Index,
+    IntArray,
+    LongArray,
+    State,
 )
 from specplug.kernels.match import find_candidates, load_context
 from specplug.kernels.ranking import rank_tokens
@@ -56,7 +61,7 @@ FULL = 20000.0
 
 
 @kernel
-def _next_tokens(state, slot, depth, count):
+def _next_tokens(state: State, slot: Index, depth: Index, count: Index) -> Index:
     """Keep the candidates that have a next token, and write it. Copying may run into the draft itself."""
     slots, store, candidates = state.slots, state.store, state.scratch.candidates
     length = slots.numbers[slot, N_LENGTH]
@@ -64,7 +69,7 @@ def _next_tokens(state, slot, depth, count):
     kept = 0
     for row in range(count):
         position = candidates[row, POSITION]
-        token = -1
+        token: Index = -1
         if candidates[row, SOURCE] == STORE:
             if position < end:
                 token = store.tokens[physical(store, position)]
@@ -81,7 +86,7 @@ def _next_tokens(state, slot, depth, count):
 
 
 @kernel
-def _follow(state, token, count):
+def _follow(state: State, token: Index, count: Index) -> Index:
     """Advance the candidates that guessed ``token``; the first KEEP of own text and of the store survive."""
     candidates = state.scratch.candidates
     kept = 0
@@ -107,7 +112,7 @@ def _follow(state, token, count):
 
 
 @kernel
-def _log_depth(state, slot, depth, count):
+def _log_depth(state: State, slot: Index, depth: Index, count: Index) -> None:
     """Keep the candidates of this depth in the log and open the next depth; what does not fit is forgotten."""
     log = state.log
     here, after = log.depths[slot, depth], log.depths[slot, depth + 1]
@@ -128,7 +133,9 @@ def _log_depth(state, slot, depth, count):
 
 
 @kernel
-def draft_row(state, slot, ceiling, cost, tokens, survival):
+def draft_row(
+    state: State, slot: Index, ceiling: Index, cost: float, tokens: IntArray, survival: FloatArray
+) -> Index:
     """Draft for one request into ``tokens`` and ``survival``; returns the number of tokens."""
     log, numbers = state.log, state.slots.numbers
     scratch = state.scratch
@@ -149,7 +156,7 @@ def draft_row(state, slot, ceiling, cost, tokens, survival):
             break
         top = rank_tokens(state, slot, depth, count, previous)
         token = log.tokens[slot, top, 0]
-        probability = log.probs[slot, top]
+        probability = float(log.probs[slot, top])
         scratch.drafted[depth] = token
         _log_depth(state, slot, depth, count)
         numbers[slot, N_DEPTHS] = (
@@ -168,14 +175,22 @@ def draft_row(state, slot, ceiling, cost, tokens, survival):
 
 
 @kernel
-def draft_batch(state, slots, ceilings, cost, tokens, survival, lengths):
+def draft_batch(
+    state: State,
+    slots: IntArray,
+    ceilings: IntArray,
+    cost: float,
+    tokens: IntArray,
+    survival: FloatArray,
+    lengths: IntArray,
+) -> None:
     """Draft for every slot; see :func:`draft_row`."""
     for row in range(slots.shape[0]):
         lengths[row] = draft_row(state, slots[row], ceilings[row], cost, tokens[row], survival[row])
 
 
 @kernel
-def _count_hit(table, row, hit):
+def _count_hit(table: FloatArray, row: Index, hit: float) -> None:
     """Count one trial; a full cell is halved, so that it keeps following changes."""
     table[row, 0] += hit
     table[row, 1] += 1.0
@@ -185,7 +200,7 @@ def _count_hit(table, row, hit):
 
 
 @kernel
-def _learn_tokens(state, slot, depth, true):
+def _learn_tokens(state: State, slot: Index, depth: Index, true: Index) -> None:
     """Update weights and token tables with the token that the target emitted at ``depth`` of the last draft."""
     log, model = state.log, state.model
     depths = log.depths[slot, depth]
@@ -208,7 +223,7 @@ def _learn_tokens(state, slot, depth, true):
 
 
 @kernel
-def _learn_candidates(state, slot, depth, true):
+def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> None:
     """Update the candidate tables, and move each copy pointer behind the longest supporter of the true token."""
     log, model, numbers = state.log, state.model, state.slots.numbers
     depths = log.depths[slot, depth]
@@ -230,7 +245,7 @@ def _learn_candidates(state, slot, depth, true):
 
 
 @kernel
-def learn_row(state, slot, tokens, cost):
+def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
     """Learn from the tokens that the target emitted after the last draft of ``slot``."""
     numbers, model = state.slots.numbers, state.model
     for depth in range(min(len(tokens), numbers[slot, N_DEPTHS])):
@@ -248,7 +263,9 @@ def learn_row(state, slot, tokens, cost):
 
 
 @kernel
-def observe_batch(state, slots, offsets, tokens, cost):
+def observe_batch(
+    state: State, slots: IntArray, offsets: LongArray, tokens: IntArray, cost: float
+) -> None:
     """Learn from, append and index the new tokens of every slot, in the order given."""
     for row in range(slots.shape[0]):
         slot = slots[row]

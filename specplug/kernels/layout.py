@@ -8,10 +8,16 @@ only the newest ``capacity`` of them still exist.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: An integer, Python's or numpy's: compiled code does not tell them apart.
+Index: TypeAlias = Any
+IntArray: TypeAlias = NDArray[np.int32]
+LongArray: TypeAlias = NDArray[np.int64]
+FloatArray: TypeAlias = NDArray[np.float64]
 
 #: Context lengths that are hashed, ascending. Longer ones bring less than 0.1 % on the traces.
 ORDERS = (1, 2, 4)

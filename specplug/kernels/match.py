@@ -7,6 +7,8 @@ per source remembers where copying had got to, and offers that place when nothin
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from specplug.kernels._jit import kernel
@@ -37,13 +39,19 @@ from specplug.kernels.layout import (
     S_END,
     SOURCE,
     STORE,
+    Index,
+    IntArray,
+    LongArray,
+    Slots,
+    State,
+    Store,
 )
 from specplug.kernels.store import physical, seed_of
 from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
 
 
 @kernel
-def load_context(slots, slot, context):
+def load_context(slots: Slots, slot: Index, context: IntArray) -> Index:
     """Copy the last tokens of a stream to the front of ``context``; returns how many."""
     length = slots.numbers[slot, N_LENGTH]
     size = min(length, CONTEXT)
@@ -53,7 +61,7 @@ def load_context(slots, slot, context):
 
 
 @kernel
-def _hash_context(context, size, seed, hashes):
+def _hash_context(context: IntArray, size: Index, seed: Any, hashes: LongArray) -> None:
     """Hash the last ``ORDERS[i]`` tokens of ``context[:size]`` into ``hashes[i]``; -1 where there are not so many."""
     for order in range(N_ORDERS):
         hashes[order] = -1
@@ -70,7 +78,7 @@ def _hash_context(context, size, seed, hashes):
 
 
 @kernel
-def _token_before(slots, slot, store, position):
+def _token_before(slots: Slots, slot: Index, store: Store, position: Index) -> Any:
     """Token ``position`` of a stream, or of the store where ``slot`` is negative; -1 where it does not exist."""
     if slot >= 0:
         return token_at(slots, slot, position) if position >= 0 else np.int32(-1)
@@ -80,7 +88,9 @@ def _token_before(slots, slot, store, position):
 
 
 @kernel
-def _match_length(slots, slot, store, position, context, size):
+def _match_length(
+    slots: Slots, slot: Index, store: Store, position: Index, context: IntArray, size: Index
+) -> Index:
     """Number of tokens that agree before ``position`` and at the end of ``context[:size]``, at most MAX_MATCH."""
     length = 0
     reach = min(MAX_MATCH, size)
@@ -93,7 +103,9 @@ def _match_length(slots, slot, store, position, context, size):
 
 
 @kernel
-def _edit_extension(slots, slot, store, position, context, size):
+def _edit_extension(
+    slots: Slots, slot: Index, store: Store, position: Index, context: IntArray, size: Index
+) -> Index:
     """Longest agreement (at most MAX_EDIT) before ``position`` and ``size`` past one edited token."""
     best = 0
     for edit in range(3):  # substituted, inserted in the context, deleted from it
@@ -110,7 +122,9 @@ def _edit_extension(slots, slot, store, position, context, size):
 
 
 @kernel
-def _take(state, owner, position, length, size, row):
+def _take(
+    state: State, owner: Index, position: Index, length: Index, size: Index, row: Index
+) -> None:
     """Write position, length and edit extension of a candidate; ``owner`` is its slot, or negative for the store."""
     candidates = state.scratch.candidates
     candidates[row, POSITION] = position
@@ -123,7 +137,7 @@ def _take(state, owner, position, length, size, row):
 
 
 @kernel
-def _find_in_stream(state, slot, size, count):
+def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Index:
     """Append the candidates of the request's own stream to the scratch; returns the new count."""
     slots, store, scratch = state.slots, state.store, state.scratch
     candidates, context = scratch.candidates, scratch.context
@@ -160,7 +174,7 @@ def _find_in_stream(state, slot, size, count):
 
 
 @kernel
-def _find_in_store(state, slot, size, count):
+def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Index:
     """Append the candidates of the store, within the request's namespace, to the scratch; returns the new count."""
     slots, store, scratch = state.slots, state.store, state.scratch
     candidates, context = scratch.candidates, scratch.context
@@ -199,7 +213,7 @@ def _find_in_store(state, slot, size, count):
 
 
 @kernel
-def _find_by_pointers(state, slot, size, count):
+def _find_by_pointers(state: State, slot: Index, size: Index, count: Index) -> Index:
     """Append the places where copying had got to: past one substituted token, or past one inserted token."""
     slots, store, scratch = state.slots, state.store, state.scratch
     candidates = scratch.candidates
@@ -228,7 +242,7 @@ def _find_by_pointers(state, slot, size, count):
 
 
 @kernel
-def find_candidates(state, slot, size):
+def find_candidates(state: State, slot: Index, size: Index) -> Index:
     """All candidates of a request into the scratch; returns how many. Work is bounded by constants."""
     count = _find_in_stream(state, slot, size, 0)
     count = _find_in_store(state, slot, size, count)

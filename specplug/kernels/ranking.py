@@ -8,6 +8,7 @@ them" (logit 0) gives probabilities. Weights follow stochastic gradient descent 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,11 @@ from specplug.kernels.layout import (
     SOURCE,
     STORE,
     TOKEN,
+    FloatArray,
+    Index,
+    LongArray,
+    Slots,
+    State,
 )
 from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
 
@@ -57,7 +63,7 @@ SHRINK_RECENCY = 4.0
 
 
 @kernel
-def _length_bin(length):
+def _length_bin(length: Index) -> Index:
     """Twelve bins of match lengths: exact up to 4, then coarser."""
     if length <= 4:
         return length
@@ -71,7 +77,7 @@ def _length_bin(length):
 
 
 @kernel
-def _log2_bin(value, top):
+def _log2_bin(value: Index, top: Index) -> Index:
     """Floor of the binary logarithm of ``value`` (0 for values below 2), at most ``top``."""
     result = 0
     while value > 1 and result < top:
@@ -81,13 +87,13 @@ def _log2_bin(value, top):
 
 
 @kernel
-def _rate(table, row, strength, prior):
+def _rate(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
     """Hit rate of a cell, shrunk to ``prior`` by ``strength`` pseudo-counts."""
     return (table[row, 0] + strength * prior) / (table[row, 1] + strength)
 
 
 @kernel
-def _odds(table, row, strength, prior):
+def _odds(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
     """Odds of a cell, shrunk likewise."""
     return (table[row, 0] + strength * prior) / (
         table[row, 1] - table[row, 0] + strength * (1.0 - prior)
@@ -95,7 +101,7 @@ def _odds(table, row, strength, prior):
 
 
 @kernel
-def _hash_row(token, length):
+def _hash_row(token: Any, length: Index) -> Any:
     """Row of a token at a match length in the hashed tables."""
     return (((np.int64(token) * np.int64(2654435769)) >> 7) & 8191) * 8 + min(
         _length_bin(length), 7
@@ -103,7 +109,7 @@ def _hash_row(token, length):
 
 
 @kernel
-def _last_seen(slots, slot, token):
+def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
     """Index of the last occurrence of ``token`` in a stream; -1 if it is not found in a bounded number of steps."""
     length = slots.numbers[slot, N_LENGTH]
     if token_at(slots, slot, length - 1) == token:
@@ -125,7 +131,7 @@ def _last_seen(slots, slot, token):
 
 
 @kernel
-def _classify(state, slot, depth, row):
+def _classify(state: State, slot: Index, depth: Index, row: Index) -> None:
     """Write the table cells of candidate ``row``, which has been followed for ``depth`` tokens."""
     c = state.scratch.candidates[row]
     numbers = state.slots.numbers[slot]
@@ -142,7 +148,9 @@ def _classify(state, slot, depth, row):
 
 
 @kernel
-def _gather_token(state, tokens, count, token):
+def _gather_token(
+    state: State, tokens: LongArray, count: Index, token: Index
+) -> tuple[Index, Index]:
     """Row of ``token`` among the ``count`` distinct ones, appended to them if new. Returns (row, new count)."""
     for row in range(count):
         if tokens[row, 0] == token:
@@ -154,7 +162,7 @@ def _gather_token(state, tokens, count, token):
 
 
 @kernel
-def _pool_votes(state, slot, depth, count, start):
+def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: Index) -> Index:
     """Group ``count`` candidates by their next token into the log at row ``start``; returns the number of tokens.
 
     Fills, per token, ``scratch.best`` (reliability by source, match length) and the raw features from its supporters.
@@ -183,7 +191,7 @@ def _pool_votes(state, slot, depth, count, start):
 
 
 @kernel
-def _recency_row(state, slot, depth, token, length):
+def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: Index) -> Index:
     """Row of the recency table: how long ago ``token`` occurred in the request or in its draft so far."""
     slots = state.slots
     seen = _last_seen(slots, slot, token)
@@ -197,7 +205,7 @@ def _recency_row(state, slot, depth, token, length):
 
 
 @kernel
-def _finish_features(state, slot, depth, row, previous):
+def _finish_features(state: State, slot: Index, depth: Index, row: Index, previous: Index) -> None:
     """Turn the raw votes of the ranked token in log row ``row`` into its features."""
     model = state.model
     x, entry = state.log.features[slot, row], state.log.tokens[slot, row]
@@ -223,7 +231,7 @@ def _finish_features(state, slot, depth, row, previous):
 
 
 @kernel
-def _choose_weights(state, slot, depth, found):
+def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> None:
     """Which weight sets apply: by depth, by the best match length, by the number of distinct tokens."""
     longest = 0.0
     for row in range(found):
@@ -235,7 +243,7 @@ def _choose_weights(state, slot, depth, found):
 
 
 @kernel
-def rank_tokens(state, slot, depth, count, previous):
+def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous: Index) -> Index:
     """Probabilities of the next tokens of ``count`` candidates, into the log; returns the row of the best.
 
     ``previous`` is the token before the guessed one. Ties go to the token found first. The log's row of this depth

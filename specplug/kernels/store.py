@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from specplug.kernels._jit import kernel
@@ -14,24 +16,27 @@ from specplug.kernels.layout import (
     S_END,
     S_OUTPUTS,
     SEPARATOR,
+    Index,
+    Slots,
+    Store,
 )
 from specplug.kernels.streams import mix, token_at
 
 
 @kernel
-def physical(store, position):
+def physical(store: Store, position: Index) -> Index:
     """The place in the ring of a stored position that still exists or is about to be written."""
     return position % store.tokens.shape[0]
 
 
 @kernel
-def seed_of(namespace):
+def seed_of(namespace: Index) -> Any:
     """Hash seed of a namespace, so that the chains of different tenants hardly meet."""
     return mix(np.uint64(2166136261), namespace)
 
 
 @kernel
-def _push_token(store, namespace, token):
+def _push_token(store: Store, namespace: Index, token: Index) -> None:
     """Write one token at the end of the ring, without linking it."""
     end = store.numbers[S_END]
     place = physical(store, end)
@@ -44,7 +49,7 @@ def _push_token(store, namespace, token):
 
 
 @kernel
-def store_output(slots, slot, store, start, end):
+def store_output(slots: Slots, slot: Index, store: Store, start: Index, end: Index) -> None:
     """Append the tokens ``start .. end - 1`` of a stream to the store as one output, and link them.
 
     An output longer than the ring keeps its last part.

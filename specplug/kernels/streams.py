@@ -7,6 +7,8 @@ both halves, since every candidate is compared token by token anyway.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from specplug.kernels._jit import kernel
@@ -26,11 +28,14 @@ from specplug.kernels.layout import (
     ORDERS,
     PAGE,
     PAGE_BITS,
+    Index,
+    IntArray,
+    Slots,
 )
 
 
 @kernel
-def mix(state, token):
+def mix(state: Any, token: Any) -> Any:
     """One step of a 32-bit hash over the tokens of a context, newest first."""
     mixed = (
         (np.uint64(state) ^ (np.uint64(token) & np.uint64(0xFFFFFFFF))) * np.uint64(2654435769)
@@ -39,7 +44,7 @@ def mix(state, token):
 
 
 @kernel
-def token_at(slots, slot, position):
+def token_at(slots: Slots, slot: Index, position: Index) -> Any:
     """The token of a stream at ``position``."""
     return slots.tokens[
         (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (position & (PAGE - 1))
@@ -47,7 +52,7 @@ def token_at(slots, slot, position):
 
 
 @kernel
-def _split_page(page):
+def _split_page(page: Index) -> Index:
     """The page from which bucket page ``page`` (at least 1) is split off."""
     half = 1
     while half * 2 <= page:
@@ -56,7 +61,7 @@ def _split_page(page):
 
 
 @kernel
-def bucket_page(hashed, pages):
+def bucket_page(hashed: Index, pages: Index) -> Index:
     """The bucket page of a hash value in a table of ``pages`` pages (linear hashing)."""
     half = 1
     while half * 2 <= pages:
@@ -66,13 +71,13 @@ def bucket_page(hashed, pages):
 
 
 @kernel
-def bucket_of(hashed):
+def bucket_of(hashed: Index) -> Index:
     """The bucket of a hash value within its page."""
     return hashed >> (32 - BUCKET_BITS)
 
 
 @kernel
-def begin_stream(slots, slot, prompt_length, namespace):
+def begin_stream(slots: Slots, slot: Index, prompt_length: Index, namespace: Index) -> None:
     """Make ``slot`` an empty stream."""
     numbers = slots.numbers
     numbers[slot, N_LENGTH] = 0
@@ -86,7 +91,7 @@ def begin_stream(slots, slot, prompt_length, namespace):
 
 
 @kernel
-def append_tokens(slots, slot, tokens):
+def append_tokens(slots: Slots, slot: Index, tokens: IntArray) -> None:
     """Append ``tokens`` to the stream of ``slot``, taking pages from the free stack."""
     length = slots.numbers[slot, N_LENGTH]
     for token in tokens:
@@ -101,7 +106,7 @@ def append_tokens(slots, slot, tokens):
 
 
 @kernel
-def _open_bucket_page(slots, slot, page):
+def _open_bucket_page(slots: Slots, slot: Index, page: Index) -> None:
     """Prepare the buckets that come with page ``page`` of a stream."""
     new = slots.pages[slot, page]
     if page == 0:
@@ -114,7 +119,7 @@ def _open_bucket_page(slots, slot, page):
 
 
 @kernel
-def index_stream(slots, slot, end):
+def index_stream(slots: Slots, slot: Index, end: Index) -> None:
     """Link the positions up to ``end`` (excluded) that are not linked yet."""
     start = slots.numbers[slot, N_INDEXED]
     for position in range(start, end):
@@ -142,7 +147,7 @@ def index_stream(slots, slot, end):
 
 
 @kernel
-def free_stream(slots, slot):
+def free_stream(slots: Slots, slot: Index) -> None:
     """Give the pages of ``slot`` back."""
     length = slots.numbers[slot, N_LENGTH]
     for page in range((length + PAGE - 1) >> PAGE_BITS):

@@ -45,7 +45,7 @@ def accept_greedy(
             if kept == length or choice != tokens[row, kept]:
                 break
             kept += 1
-        _emit(row, kept, choice, tokens, accepted, emitted)
+        emit(row, kept, choice, tokens, accepted, emitted)
 
 
 def accept_by_comparison(
@@ -76,7 +76,7 @@ def accept_by_comparison(
             if kept == length or choice != tokens[row, kept]:
                 break
             kept += 1
-        _emit(row, kept, choice, tokens, accepted, emitted)
+        emit(row, kept, choice, tokens, accepted, emitted)
 
 
 def accept_one_hot(
@@ -117,12 +117,13 @@ def accept_one_hot(
             choice = draw_without(target_probs[row, kept], tokens[row, kept], coin)
             if choice < 0:
                 choice = int(tokens[row, kept])
-        _emit(row, kept, choice, tokens, accepted, emitted)
+        emit(row, kept, choice, tokens, accepted, emitted)
 
 
-def _emit(
+def emit(
     row: int, kept: int, choice: int, tokens: TokenArray, accepted: IntArray, emitted: TokenArray
 ) -> None:
+    """Write one row of ``accepted`` and ``emitted``: its ``kept`` drafts, then the token ``choice``, then -1."""
     accepted[row] = kept
     emitted[row] = SEPARATOR
     emitted[row, :kept] = tokens[row, :kept]
