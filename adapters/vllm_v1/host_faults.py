@@ -5,8 +5,8 @@ of each draft position to the rejection sampler. Its CPU kernel writes into an i
 copy, so for the float32 and int32 tensors that it is called with the result is uninitialised memory: every request
 that samples draws from a wrong distribution as soon as there are drafts in its batch.
 
-The same versions, also on the CPU only: the top-k filter takes the maximum of the k of all draft positions, which does not
-exist on a step without any draft. Every request with ``top_k`` and without ``top_p`` ends the engine that way.
+The same versions, also on the CPU only: the top-k filter takes the maximum of the k of all draft positions,
+which does not exist on a step without drafts. A request with ``top_k`` and no ``top_p`` ends the engine that way.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def _repair_filter(module: Any, log: logging.Logger) -> None:
 
 
 def repair(log: logging.Logger) -> str:
-    """Test the host functions and replace those that fail; for the expansion returns ``sound``, ``repaired`` or ``absent``.
+    """Test the host functions and replace those that fail.
+
+    Returns ``sound``, ``repaired`` or ``absent``, of the expansion.
 
     Only to be called on the CPU platform: on a GPU the Triton kernel is right and this test would launch it.
     """

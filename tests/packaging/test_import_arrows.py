@@ -72,6 +72,7 @@ ARROWS = {
     ),
     "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
+    "specplug.__main__": _row("specplug.cli"),
     # The package itself: public names, loaded on first use.
     "specplug": _row(
         "specplug._version", "specplug.types", "specplug.protocols", "specplug.session"

@@ -1,0 +1,181 @@
+"""What users write in speculative_config, and what vLLM gets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specplug.adapters.vllm_v1 import door
+from specplug.adapters.vllm_v1 import install as installer
+from specplug.adapters.vllm_v1.options import DOOR, Choice, pack, translate, unpack
+from specplug.errors import HostMismatchError, SettingsError
+
+GOOD = {"method": "specplug.null", "num_speculative_tokens": 4}
+
+
+def test_a_method_of_ours_becomes_a_custom_class() -> None:
+    found = translate({**GOOD, "num-speculative-tokens-per-batch-size": [[1, 8, 4]]})
+    assert found["method"] == "custom_class"
+    assert found["num_speculative_tokens"] == 4
+    assert found["num_speculative_tokens_per_batch_size"] == [[1, 8, 4]]
+    assert set(found) == {
+        "method",
+        "model",
+        "num_speculative_tokens",
+        "num_speculative_tokens_per_batch_size",
+    }
+    module, _, name = found["model"].rpartition(".")
+    assert module == DOOR
+    assert name.isidentifier(), "vLLM would take it for a model path"
+    assert unpack(name) == Choice("null", {})
+
+
+def test_hyphens_in_keys_are_underscores() -> None:
+    assert translate({"method": "specplug.null", "num-speculative-tokens": 4}) == translate(GOOD)
+
+
+def test_the_users_dictionary_is_not_changed() -> None:
+    given = dict(GOOD)
+    translate(given)
+    assert given == GOOD
+
+
+def test_options_are_complete_and_survive_the_journey() -> None:
+    options = {"text": 'ä "quoted" __ name', "number": -1.5, "nothing": None, "flag": True}
+    for name in ("null", "my_module.sub:Factory", "a__b", "with-hyphen"):
+        path = pack(Choice(name, options))
+        assert all(part.isidentifier() for part in path.split("."))
+        assert unpack(path.rpartition(".")[2]) == Choice(name, options)
+
+
+@pytest.mark.parametrize("name", ["suffix", "p_null", "p_null__xyz", "p_null__0", "__path__", ""])
+def test_other_names_are_not_ours(name: str) -> None:
+    assert unpack(name) is None
+    with pytest.raises(AttributeError, match="no attribute"):
+        door.__getattr__(name)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        {},
+        {"method": "ngram", "num_speculative_tokens": 3},
+        {"model": "x"},
+        "text",
+        {"method": 3},
+    ],
+)
+def test_everything_else_passes_through(config: Any) -> None:
+    assert translate(config) is config
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"method": "specplug.nul"}, "did you mean 'null'"),
+        ({"method": "specplug"}, 'write "method": "specplug.<name>"; available: specplug.null'),
+        ({"method": "specplug."}, 'write "method": "specplug.<name>"'),
+        ({"specplug": {"x": 1}}, "unknown option 'x'"),
+        ({"specplug": [1]}, "must be an object of options, got \\[1\\]"),
+        ({"num_speculative_tokens": None}, 'needs "num_speculative_tokens" \\(1 to 128\\)'),
+        ({"num_speculative_tokens": 0}, "from 1 to 128, got 0"),
+        ({"num_speculative_tokens": 129}, "from 1 to 128, got 129"),
+        ({"num_speculative_tokens": True}, "from 1 to 128, got True"),
+        ({"num_speculative_tokens": "4"}, "from 1 to 128, got '4'"),
+        ({"model": "some/draft"}, "remove \"model\": 'some/draft'"),
+        ({"num_speculative_token": 4}, "did you mean 'num_speculative_tokens'"),
+        ({"prompt_lookup_max": 4}, "key 'prompt_lookup_max', which it does not use"),
+        ({"max_depth": 4}, 'options of the proposer go into "specplug"'),
+        (
+            {"method": "ngram", "specplug": {}},
+            'needs "method": "specplug.<name>", got method \'ngram\'',
+        ),
+    ],
+)
+def test_mistakes_are_explained(config: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        translate({**GOOD, **config})
+    assert isinstance(caught.value, SettingsError)
+
+
+def test_the_new_runner_cannot_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    with pytest.raises(SettingsError, match="unset it"):
+        translate(GOOD)
+
+
+class EngineArgs(SimpleNamespace):
+    """As much of vLLM's class as the wrapper sees."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(
+            **{
+                "speculative_config": None,
+                "spec_method": None,
+                "spec_tokens": None,
+                "spec_model": None,
+            }
+            | given
+        )
+
+    def create_speculative_config(self, target_model_config: Any, **_: Any) -> Any:
+        return target_model_config, self.speculative_config, self.spec_method, self.spec_tokens
+
+
+@pytest.fixture
+def create(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The wrapped method, on a vLLM that has everything."""
+    monkeypatch.setattr(installer.requirements, "require", lambda: "")
+    wrapped = installer.wrap(EngineArgs.create_speculative_config)
+    return lambda **given: wrapped(EngineArgs(**given), target_model_config="target")
+
+
+def test_the_wrapper_translates(create: Any) -> None:
+    target, config, method, tokens = create(speculative_config=GOOD)
+    assert target == "target"
+    assert config == translate(GOOD)
+    assert (method, tokens) == (None, None)
+
+
+def test_the_wrapper_leaves_others_alone(create: Any) -> None:
+    given = {"method": "ngram"}
+    assert create(speculative_config=given, spec_tokens=3)[1:] == (given, None, 3)
+    assert create()[1] is None
+
+
+def test_single_arguments_are_merged(create: Any) -> None:
+    expected = translate(GOOD)
+    assert create(spec_method="specplug.null", spec_tokens=4)[1:] == (expected, None, None)
+    assert (
+        create(speculative_config={"specplug": {}}, spec_method="specplug.null", spec_tokens=4)[1]
+        == expected
+    )
+    assert create(speculative_config={"method": "specplug.null"}, spec_tokens=4)[1] == expected
+
+
+def test_arguments_given_twice_are_refused(create: Any) -> None:
+    with pytest.raises(ValueError, match="'num_speculative_tokens' is given twice"):
+        create(speculative_config=GOOD, spec_tokens=4)
+    with pytest.raises(ValueError, match="remove \"model\": 'm'"):
+        create(speculative_config=GOOD, spec_model="m")
+
+
+def test_translating_twice_changes_nothing(create: Any) -> None:
+    once = create(speculative_config=GOOD)[1]
+    assert create(speculative_config=once)[1] is once
+
+
+def test_an_unfit_vllm_is_refused_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise HostMismatchError("vLLM 9 lacks a thing")
+
+    monkeypatch.setattr(installer.requirements, "require", refuse)
+    wrapped = installer.wrap(EngineArgs.create_speculative_config)
+    assert wrapped(EngineArgs(speculative_config={"method": "ngram"}), "t")[1] == {
+        "method": "ngram"
+    }
+    with pytest.raises(HostMismatchError, match="lacks a thing"):
+        wrapped(EngineArgs(speculative_config=GOOD), "t")

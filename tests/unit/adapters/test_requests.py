@@ -1,0 +1,94 @@
+"""What the worker knows of a request, translated."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specplug.adapters.vllm_v1.requests import MaskedHistory, describe
+from specplug.testing.stub_host import DefaultParams
+from specplug.types import SEPARATOR
+
+
+def state(lora: Any = None, salt: Any = None, **given: Any) -> Any:
+    return SimpleNamespace(
+        num_prompt_tokens=5,
+        sampling_params=DefaultParams(**given),
+        lora_request=lora,
+        cache_salt=salt,
+    )
+
+
+def test_ignore_eos_takes_the_end_of_sequence_id_out() -> None:
+    assert describe("r", state(eos_token_id=2))[0].stop_token_ids == {2}
+    ignoring = describe("r", state(eos_token_id=2, ignore_eos=True, stop_token_ids=[7]))[0]
+    assert ignoring.stop_token_ids == {7}
+
+
+def test_tenants_adapters_and_salts_are_kept_apart() -> None:
+    lora = SimpleNamespace(lora_int_id=3, lora_name="poet")
+    wish = {"specplug": {"namespace": "t"}}
+    found = {
+        describe("r", each)[0].namespace
+        for each in (
+            state(),
+            state(lora=lora),
+            state(salt="s"),
+            state(extra_args=wish),
+            state(lora=lora, salt="s", extra_args=wish),
+        )
+    }
+    assert len(found) == 5
+    assert "" in found
+
+
+def test_flat_keys_serve_http_clients() -> None:
+    flat = {"specplug_draft_limit": 0, "specplug_namespace": "t", "other": "ignored"}
+    request, complaint = describe("r", state(extra_args=flat))
+    assert (request.draft_limit, request.namespace, complaint) == (0, "namespace=t", "")
+
+
+@pytest.mark.parametrize(
+    ("extra", "complaint"),
+    [
+        ({"specplug": 3}, "must be an object, got 3"),
+        ({"specplug": {"draft_limit": -1}}, "at least 0, got -1"),
+        ({"specplug": {"draft_limit": True}}, "got True"),
+        ({"specplug": {"draft_limit": "4"}}, "got '4'"),
+        ({"specplug": {"namespace": 4}}, "must be a string, got 4"),
+        ({"specplug": {"draftlimit": 4}}, "unknown key 'draftlimit'"),
+    ],
+)
+def test_wrong_hints_are_ignored_and_reported(extra: Any, complaint: str) -> None:
+    request, found = describe("r", state(extra_args=extra))
+    assert complaint in found
+    assert request.draft_limit is None
+
+
+def test_an_unreadable_namespace_is_shared_with_nobody_else() -> None:
+    request, _ = describe("r", state(extra_args={"specplug": {"namespace": 4}}))
+    assert request.namespace not in ("", "namespace=4")
+
+
+def features(*ranges: tuple[int, int]) -> list[Any]:
+    return [
+        SimpleNamespace(mm_position=SimpleNamespace(offset=start, length=length))
+        for start, length in ranges
+    ]
+
+
+def test_a_masked_history_follows_growth_and_rewinds() -> None:
+    ranges = ((2, 3), (8, 2))
+    masked = MaskedHistory(features(*ranges))
+    rng = np.random.default_rng(7)
+    row = rng.integers(0, 50, 2000).astype(np.int32)
+    for length in (4, 4, 9, 10, 700, 1999, 12, 3, 6, 2000):
+        if length == 12:  # rewound, and another continuation
+            row[12:] = rng.integers(0, 50, len(row) - 12)
+        expected = row[:length].copy()
+        for start, size in ranges:
+            expected[start : start + size] = SEPARATOR
+        assert masked.follow(row[:length]).tolist() == expected.tolist(), f"at length {length}"
