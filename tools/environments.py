@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,23 +103,19 @@ def _pip_into(folder: Path) -> list[str | Path]:
     return [sys.executable, "-m", "pip", "--python", _python(folder), "install"]
 
 
-def _run_quietly(command: Sequence[str | Path], log: Path, what: str) -> None:
-    """Run ``command`` with its output in ``log``, a sign of life now and then, and the log's end on failure."""
+def _run_quietly(command: Sequence[str | Path], log: Path, progress: Callable[[], str]) -> None:
+    """Run ``command`` with its output in ``log``; say ``progress()`` now and then, and the log's end on failure."""
     started = time.monotonic()
     beat = started + HEARTBEAT_S
     with open(log, "ab") as output:
-        process = subprocess.Popen(
-            [os.fspath(part) for part in command],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=CHECKOUT,
-        )
+        arguments = [os.fspath(part) for part in command]
+        process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=CHECKOUT)
         try:
             while process.poll() is None:
                 time.sleep(0.1)
                 if time.monotonic() >= beat:
                     beat += HEARTBEAT_S
-                    say(f"  {what}: {time.monotonic() - started:.0f} s, {_last_action(log)}")
+                    say(f"  {time.monotonic() - started:.0f} s: {progress()}")
         finally:
             if process.poll() is None:
                 process.kill()
@@ -127,16 +123,21 @@ def _run_quietly(command: Sequence[str | Path], log: Path, what: str) -> None:
     if process.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-30:])
         raise SystemExit(
-            f"{tail}\nspecplug: {what} failed with exit code {process.returncode}; the whole log is {log}"
+            f"{tail}\nspecplug: pip failed with exit code {process.returncode}; the whole log is {log}"
         )
 
 
-def _last_action(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    actions = [
-        line for line in lines if line.split(" ")[0] in {"Collecting", "Downloading", "Installing"}
-    ]
-    return actions[-1][:70] if actions else "working"
+def _install_progress(lock: str, folder: Path, log: Path) -> str:
+    """Say how far pip is: packages in place, and before the first one what it fetches."""
+    lines = (CHECKOUT / lock).read_text().splitlines()
+    wanted = sum(1 for line in lines if line and not line.startswith("#"))
+    done = len(list(_site_packages(folder).glob("*.dist-info")))
+    fetched = log.read_text(errors="replace").count("Collecting ")
+    return (
+        f"{done} of {wanted} packages installed"
+        if done
+        else f"{fetched} of {wanted} packages found"
+    )
 
 
 def _build_third_party(name: str, folder: Path) -> None:
@@ -152,7 +153,11 @@ def _build_third_party(name: str, folder: Path) -> None:
     # The lock names every package, so the resolver has nothing to decide: --no-deps also keeps out
     # packages that a dependency asks for but that break it (see the head of requirements/vllm.txt).
     install = [*_pip_into(folder), "--no-deps", "--progress-bar", "off"]
-    _run_quietly([*install, "-r", environment.lock], log, f"installing {environment.lock}")
+    _run_quietly(
+        [*install, "-r", environment.lock],
+        log,
+        lambda: _install_progress(environment.lock, folder, log),
+    )
     (folder / STAMP).write_text(f"{environment.lock}\n")
     say(f"environment '{name}' ready after {time.monotonic() - started:.0f} s")
 
@@ -193,7 +198,7 @@ def _build_checkout(below: Path, folder: Path) -> None:
     log = folder.with_name(folder.name + ".log")
     log.write_bytes(b"")
     install = [*_pip_into(folder), "--no-deps", "--no-build-isolation"]
-    _run_quietly([*install, "--editable", CHECKOUT], log, "editable install")
+    _run_quietly([*install, "--editable", CHECKOUT], log, lambda: "editable install")
     (folder / STAMP).write_text(f"{CHECKOUT}\n")
 
 

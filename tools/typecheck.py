@@ -53,6 +53,10 @@ def check_package(target: Path) -> str:
     return done.stdout
 
 
+def _scripts() -> list[str]:
+    return [path.name for path in sorted((CHECKOUT / "tools").glob("*.py"))]
+
+
 def main() -> None:
     """Check the installed package, then the scripts in ``tools/``."""
     target = CHECKOUT / "build" / "types"
