@@ -20,7 +20,7 @@ def first_maximum(scores: NDArray[np.float64]) -> int:
 
 
 @kernel
-def _emit(
+def emit(
     row: int,
     kept: int,
     choice: int,
@@ -28,6 +28,7 @@ def _emit(
     accepted: NDArray[np.int32],
     emitted: NDArray[np.int32],
 ) -> None:
+    """Write one row: its kept drafts, one token, then -1."""
     accepted[row] = kept
     for position in range(emitted.shape[1]):
         emitted[row, position] = tokens[row, position] if position < kept else -1
@@ -49,7 +50,7 @@ def accept_greedy(
         while kept < lengths[row] and choice == tokens[row, kept]:
             kept += 1
             choice = first_maximum(target_scores[row, kept])
-        _emit(row, kept, choice, tokens, accepted, emitted)
+        emit(row, kept, choice, tokens, accepted, emitted)
 
 
 @kernel
@@ -68,7 +69,7 @@ def accept_by_comparison(
         while kept < lengths[row] and choice == tokens[row, kept]:
             kept += 1
             choice = draw(target_probs[row, kept], uniforms[row, kept])
-        _emit(row, kept, choice, tokens, accepted, emitted)
+        emit(row, kept, choice, tokens, accepted, emitted)
 
 
 @kernel
@@ -95,4 +96,4 @@ def accept_one_hot(
             choice = draw_without(target_probs[row, kept], tokens[row, kept], coin)
             if choice < 0:
                 choice = tokens[row, kept]
-        _emit(row, kept, choice, tokens, accepted, emitted)
+        emit(row, kept, choice, tokens, accepted, emitted)

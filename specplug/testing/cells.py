@@ -120,7 +120,8 @@ def _run(
     """One row per box, each behind a row of another kind: a verifier that mixes up its rows shows."""
     rows = 2 * len(coins)
     mixed = np.full((rows, coins.shape[1]), 0.5)
-    mixed[1::2] = coins
+    # The middle of a box of a few bits can round to its end, and 1 is no coin.
+    mixed[1::2] = np.minimum(coins, np.nextafter(1.0, 0.0))
     spread = partial(_interleave, rows)
     length = len(draft.tokens)
     lengths = np.full(rows, length, np.int32)
@@ -130,7 +131,9 @@ def _run(
         spread((draft.tokens + 1) % target.shape[1], draft.tokens),
         lengths,
         None if draft.parents is None else spread(draft.parents, draft.parents),
-        None if draft.draft_probs is None else spread(draft.draft_probs, draft.draft_probs),
+        None
+        if draft.draft_probs is None
+        else spread(np.roll(draft.draft_probs, 1, axis=-1), draft.draft_probs),
     )
     return verifier.run(batch, mixed)[1::2]
 

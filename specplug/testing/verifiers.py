@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specplug.testing.cells import Batch, DraftRow, Verifier
 from specplug.types import ProbArray
-from specplug.verify import chain
+from specplug.verify import chain, sampled
 from specplug.verify.verdict import Verdict
 
 
@@ -36,6 +36,49 @@ def _one_hot_edges(target: ProbArray, draft: DraftRow) -> list[NDArray[np.float6
         judged.append(np.array([law[token] / law.sum()]))
         drawn.append(cdf(np.where(np.arange(len(law)) == token, 0.0, law)))
     return [*judged, np.concatenate(drawn)]
+
+
+def _sampled_edges(target: ProbArray, draft: DraftRow) -> list[NDArray[np.float64]]:
+    laws = _laws(draft)
+    judged, drawn = [], [cdf(target[len(draft.tokens)])]
+    for position, token in enumerate(draft.tokens.tolist()):
+        judged.append(np.array([target[position, token] / laws[position, token]]))
+        drawn.append(cdf(np.maximum(0.0, target[position] - laws[position])))
+    return [*judged, np.concatenate(drawn)]
+
+
+def _block_edges(target: ProbArray, draft: DraftRow) -> list[NDArray[np.float64]]:
+    laws, length = _laws(draft), len(draft.tokens)
+    weights = [1.0]
+    for position, token in enumerate(draft.tokens.tolist()):
+        weights.append(min(1.0, weights[-1] * target[position, token] / laws[position, token]))
+    judged, drawn = [], [cdf(target[length])]
+    for position, weight in enumerate(weights[:-1]):
+        residual = np.maximum(0.0, weight * target[position] - laws[position])
+        drawn.append(cdf(residual))
+        if position:
+            rest = residual.sum() + 1.0 - weight
+            judged.append(np.array([residual.sum() / rest if rest > 0.0 else 1.0]))
+    if length:
+        judged.append(np.array(weights[-1:]))
+    return [*judged, np.concatenate(drawn)]
+
+
+def _laws(draft: DraftRow) -> ProbArray:
+    if draft.draft_probs is None:
+        raise ValueError("this verifier needs sampled drafts: draft_probs is None")
+    return draft.draft_probs
+
+
+def _chain_with_laws(
+    function: Callable[[Any, Any, Any, Any, Any], Verdict],
+) -> Callable[[Batch, ProbArray], NDArray[np.int32]]:
+    def run(batch: Batch, uniforms: ProbArray) -> NDArray[np.int32]:
+        return function(
+            batch.target, batch.draft_probs, batch.tokens, batch.lengths, uniforms
+        ).tokens
+
+    return run
 
 
 def _chain(
@@ -67,5 +110,15 @@ COMPARE = Verifier(
 )
 ONE_HOT = Verifier("reject_one_hot", _chain(chain.reject_one_hot), _one_hot_edges, one_per_position)
 
+SAMPLED = Verifier(
+    "reject_sampled", _chain_with_laws(sampled.reject_sampled), _sampled_edges, one_per_position
+)
+BLOCK = Verifier(
+    "verify_block", _chain_with_laws(sampled.verify_block), _block_edges, one_per_position
+)
+
 #: Everything that can verify a chain of deterministic drafts, by name.
 DETERMINISTIC = {verifier.name: verifier for verifier in (COMPARE, ONE_HOT)}
+
+#: Everything that can verify a chain of drawn drafts, by name.
+SAMPLED_CHAINS = {verifier.name: verifier for verifier in (SAMPLED, BLOCK)}

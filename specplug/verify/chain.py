@@ -30,7 +30,7 @@ def greedy(target_scores: Any, tokens: Any, lengths: Any) -> Verdict:
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
-    drafts, counts = drafts_of(tokens, lengths, _vocabulary(target_scores))
+    drafts, counts = drafts_of(tokens, lengths, vocabulary(target_scores))
     scores = scores_of("target_scores", target_scores, used_positions(drafts, counts))
     verdict = blank_verdict(*drafts.shape)
     accept_greedy(scores, drafts, counts, verdict.accepted, verdict.tokens)
@@ -52,7 +52,7 @@ def sample_and_compare(target_probs: Any, tokens: Any, lengths: Any, uniforms: A
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
-    probs, drafts, counts, coins = _sampled_inputs(target_probs, tokens, lengths, uniforms)
+    probs, drafts, counts, coins = sampled_inputs(target_probs, tokens, lengths, uniforms)
     verdict = blank_verdict(*drafts.shape)
     accept_by_comparison(probs, drafts, counts, coins, verdict.accepted, verdict.tokens)
     return verdict
@@ -74,7 +74,7 @@ def reject_one_hot(target_probs: Any, tokens: Any, lengths: Any, uniforms: Any) 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
-    probs, drafts, counts, coins = _sampled_inputs(target_probs, tokens, lengths, uniforms)
+    probs, drafts, counts, coins = sampled_inputs(target_probs, tokens, lengths, uniforms)
     verdict = blank_verdict(*drafts.shape)
     accept_one_hot(probs, drafts, counts, coins, verdict.accepted, verdict.tokens)
     return verdict
@@ -85,10 +85,11 @@ def used_positions(tokens: TokenArray, lengths: IntArray) -> np.ndarray[Any, np.
     return np.arange(tokens.shape[1] + 1) <= lengths[:, None]
 
 
-def _sampled_inputs(
+def sampled_inputs(
     target_probs: Any, tokens: Any, lengths: Any, uniforms: Any
 ) -> tuple[ProbArray, TokenArray, IntArray, ProbArray]:
-    drafts, counts = drafts_of(tokens, lengths, _vocabulary(target_probs))
+    """The checked and normalised arguments that every sampling verification of a chain has."""
+    drafts, counts = drafts_of(tokens, lengths, vocabulary(target_probs))
     probs = distributions_of(
         "target_probs", target_probs, used_positions(drafts, counts), "positions (drafts + 1)"
     )
@@ -96,6 +97,7 @@ def _sampled_inputs(
     return probs, drafts, counts, coins
 
 
-def _vocabulary(values: Any) -> int:
+def vocabulary(values: Any) -> int:
+    """The length of the last axis, which is checked later; 0 if there is none."""
     shape = np.shape(values)
     return int(shape[-1]) if shape else 0

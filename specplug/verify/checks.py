@@ -23,7 +23,7 @@ _Mask = NDArray[np.bool_]
 
 def lengths_of(lengths: Any, rows: int, width: int) -> IntArray:
     """``lengths`` as int32 ``[rows]``, each between 0 and ``width``."""
-    array = _integers("lengths", lengths, (rows,))
+    array = integers_of("lengths", lengths, (rows,))
     bad = np.flatnonzero((array < 0) | (array > width))
     if len(bad):
         raise InvalidRequestError(
@@ -35,7 +35,7 @@ def lengths_of(lengths: Any, rows: int, width: int) -> IntArray:
 
 def drafts_of(tokens: Any, lengths: Any, vocab_size: int) -> tuple[TokenArray, IntArray]:
     """``tokens`` as int32 ``[B, K]`` with ids of the vocabulary in use, and ``lengths`` as int32 ``[B]``."""
-    array = _integers("tokens", tokens, None)
+    array = integers_of("tokens", tokens, None)
     if array.ndim != 2:
         raise InvalidRequestError(
             f"tokens must have the shape [rows, positions], got {array.shape}; "
@@ -139,7 +139,8 @@ def _floats(name: str, values: Any, ndim: int, shape: str) -> NDArray[Any]:
     return array
 
 
-def _integers(name: str, values: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
+def integers_of(name: str, values: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """``values`` as an array of integers of ``shape`` (None: of any shape)."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise InvalidRequestError(f"{name} must be an integer array, got {array.dtype}")

@@ -1,0 +1,174 @@
+"""The compiled suffix drafter against its slow twin: equal candidates, drafts and estimates, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import event, example, given
+from hypothesis import strategies as st
+
+from specplug.index.suffix import SuffixIndex
+from specplug.kernels import layout, streams
+from specplug.kernels.match import find_candidates, load_context
+from specplug.reference import drafting as ref_drafting
+from specplug.reference import match as ref_match
+from specplug.reference import store as ref_store
+from specplug.reference import streams as ref_streams
+from specplug.reference import suffix_state
+from specplug.types import Context, DraftBuffers, Observed, allocate_drafts
+
+COST = 0.03
+WIDTH = 8
+
+
+def test_constants_are_the_same_on_both_sides() -> None:
+    names = {n for n in vars(suffix_state) if n.isupper()}
+    differing = {
+        n: (getattr(suffix_state, n), getattr(layout, n))
+        for n in names
+        if getattr(suffix_state, n) != getattr(layout, n)
+    }
+    assert len(names) > 15
+    assert differing == {}
+
+
+class Pair:
+    """A fast index and a slow state that are fed the same events."""
+
+    def __init__(self, budget: int) -> None:
+        self.fast = SuffixIndex(Context(2**31 - 1, 4096, WIDTH, 3), budget, COST)
+        store = self.fast.state.store
+        self.slow = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
+        self.namespaces: dict[str, int] = {}
+
+    def start(self, slot: int, namespace: str, history: list[int]) -> None:
+        number = self.namespaces.setdefault(namespace, len(self.namespaces))
+        self.fast.start(slot, namespace, len(history), np.array(history, np.int32))
+        ref_streams.begin_stream(self.slow, slot, len(history), number)
+        ref_streams.append_tokens(self.slow, slot, history)
+        ref_streams.index_stream(self.slow, slot, len(history))
+
+    def observe(self, rows: dict[int, list[int]]) -> None:
+        offsets = np.cumsum([0, *map(len, rows.values())]).astype(np.int64)
+        tokens = np.array([t for row in rows.values() for t in row], np.int32)
+        self.fast.observe(Observed(np.array(list(rows), np.int32), offsets, tokens))
+        ref_drafting.observe_batch(self.slow, list(rows), list(rows.values()), COST)
+
+    def draft(self, slots: list[int], ceiling: int) -> list[list[int]]:
+        out = DraftBuffers(*allocate_drafts(len(slots), WIDTH)[:3])
+        ceilings = np.full(len(slots), ceiling, np.int32)
+        self.fast.draft(np.array(slots, np.int32), ceilings, out)
+        ref = ref_drafting.draft_batch(self.slow, slots, ceilings.tolist(), COST)
+        for row, (ref_tokens, ref_survival) in enumerate(ref):
+            length = int(out.lengths[row])
+            assert out.tokens[row, :length].tolist() == ref_tokens
+            assert out.survival[row, :length].tolist() == ref_survival
+        return [tokens for tokens, _ in ref]
+
+    def finish(self, slot: int) -> None:
+        stream = self.slow.streams[slot]
+        self.fast.finish(slot, True, frozenset())
+        if len(stream.tokens) > stream.prompt_length:
+            ref_store.store_output(self.slow, slot, stream.prompt_length, len(stream.tokens))
+        ref_streams.free_stream(self.slow, slot)
+
+    def compare_candidates(self, slot: int) -> int:
+        state = self.fast.state
+        size = load_context(state.slots, slot, state.scratch.context)
+        count = find_candidates(state, slot, size) if size else 0
+        columns = [layout.POSITION, layout.LENGTH, layout.EDIT, layout.RANK, layout.SOURCE]
+        got = state.scratch.candidates[:count, columns].tolist()
+        ref = ref_match.find_candidates(self.slow, slot) if size else []
+        assert got == [[c.position, c.length, c.edit, c.rank, c.source] for c in ref]
+        return count
+
+
+# Few distinct tokens make long and many matches, many make short ones; -1 is a separator, the largest id a stress.
+tokens = st.one_of(
+    st.integers(0, 2), st.integers(0, 30), st.sampled_from([-1, 2**31 - 2, 2**24 + 1])
+)
+histories = st.lists(tokens, max_size=200)
+phrases = st.lists(tokens, min_size=1, max_size=12)
+
+
+@given(phrase=phrases, prefix=histories, repeats=st.integers(1, 30))
+@example(phrase=[7], prefix=[], repeats=1)
+@example(phrase=[7], prefix=[], repeats=2)
+@example(phrase=[1, 2], prefix=[], repeats=200)  # several pages, chains longer than the step limit
+@example(phrase=[-1], prefix=[], repeats=3)
+def test_a_prompt_has_the_same_candidates(
+    phrase: list[int], prefix: list[int], repeats: int
+) -> None:
+    pair = Pair(0)
+    pair.start(0, "", prefix + phrase * repeats)
+    found = pair.compare_candidates(0)
+    event("some candidates" if found else "no candidate")
+    pair.draft([0], WIDTH)
+
+
+def test_an_empty_history_has_no_draft() -> None:
+    pair = Pair(0)
+    pair.start(0, "", [])
+    assert pair.compare_candidates(0) == 0
+    assert pair.draft([0], WIDTH) == [[]]
+
+
+@given(data=st.data(), budget=st.sampled_from([0, 6000, 1 << 16]), size=st.integers(1, 40))
+def test_drafts_and_estimates_are_equal_over_many_events(
+    data: st.DataObject, budget: int, size: int
+) -> None:
+    """Requests come, accept parts of their drafts, say other things, end and are stored, in two namespaces."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), label="seed"))
+    vocabulary = data.draw(st.sampled_from([2, 6, 40]), label="vocabulary")
+    pair = Pair(budget)
+    drafts: dict[int, list[int]] = {}
+    for _ in range(size):
+        for slot in range(3):
+            if slot not in drafts:
+                prompt = rng.integers(0, vocabulary, rng.integers(0, 90)).tolist()
+                pair.start(slot, str(rng.integers(0, 2)), prompt)
+                drafts[slot] = []
+        rows = {}
+        for slot in rng.permutation(3)[: rng.integers(1, 4)].tolist():
+            accepted = drafts[slot][: rng.integers(0, len(drafts[slot]) + 1)]
+            rows[slot] = accepted + rng.integers(0, vocabulary, rng.integers(0, 3)).tolist()
+        pair.observe(rows)
+        for slot in rows:
+            pair.compare_candidates(slot)
+        new = pair.draft(list(rows), int(rng.integers(0, WIDTH + 1)))
+        drafts.update(zip(rows, new, strict=True))
+        if rng.random() < 0.3:
+            over = int(rng.integers(0, 3))
+            pair.finish(over)
+            del drafts[over]
+    assert pair.fast.check_invariants() == ""
+
+
+@given(
+    hashed=st.integers(0, 2**32 - 1),
+    pages=st.integers(1, 5000),
+    token=st.integers(-1, 2**31 - 2),
+)
+@example(hashed=2**32 - 1, pages=1, token=0)
+def test_hashing_is_equal(hashed: int, pages: int, token: int) -> None:
+    assert int(streams.mix(np.uint64(hashed), token)) == ref_streams.mix(hashed, token)
+    page = streams.bucket_page(hashed, pages)
+    assert page == ref_streams.bucket_page(hashed, pages)
+    assert 0 <= page < pages
+    assert streams.bucket_of(hashed) == ref_streams.bucket_of(hashed) < layout.BUCKETS
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, 1000])
+def test_indexing_in_one_go_or_token_by_token_is_the_same(length: int) -> None:
+    """A step on which the engine did not ask for drafts must not change later drafts."""
+    text = np.random.default_rng(length).integers(0, 5, length).tolist()
+    at_once, by_token = Pair(0), Pair(0)
+    at_once.start(0, "", text)
+    by_token.start(0, "", [])
+    for token in text:
+        by_token.observe({0: [token]})
+    assert at_once.compare_candidates(0) > 0 or length < 3
+    for pair in (at_once, by_token):
+        pair.fast.state.slots.numbers[0, layout.N_PROMPT] = 0
+        pair.slow.streams[0].prompt_length = 0
+    assert at_once.draft([0], WIDTH) == by_token.draft([0], WIDTH)
