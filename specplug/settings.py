@@ -46,7 +46,7 @@ def parse(cls: type[SettingsT], options: Mapping[str, Any], where: str) -> Setti
             f"{where}: options must be an object of names and values, got {options!r}"
         )
     known = {f.name: f for f in _fields(cls)}
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, Any] = {}
     for raw, value in options.items():
         name = str(raw).replace("-", "_")
@@ -60,7 +60,7 @@ def parse(cls: type[SettingsT], options: Mapping[str, Any], where: str) -> Setti
 
 def describe(cls: type) -> list[dict[str, Any]]:
     """Name, type, default, range and meaning of every option of a settings dataclass, in order."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     return [
         {
             "name": f.name,
@@ -78,6 +78,25 @@ def _fields(cls: type) -> tuple[Field[Any], ...]:
     if not is_dataclass(cls):
         raise SettingsError(f"settings must be a dataclass, got {cls!r}")
     return fields(cls)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The annotation of every option; refused if no value could be checked against it."""
+    try:
+        hints = get_type_hints(cls)
+    except NameError as error:
+        raise SettingsError(
+            f"{cls.__name__}: {error}; import what the annotations name outside of TYPE_CHECKING"
+        ) from error
+    for f in _fields(cls):
+        for part in _choices(hints[f.name]):
+            words = get_origin(part) is Literal and all(isinstance(v, str) for v in get_args(part))
+            if not words and part not in (int, float, bool, str, type(None)):
+                raise SettingsError(
+                    f"{cls.__name__}.{f.name}: an option is an int, float, bool, str or Literal of strings, "
+                    f"or one of these | None, got {part!r}"
+                )
+    return hints
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -112,9 +131,16 @@ def _match(part: Any, value: Any) -> tuple[bool, Any]:
     if part is bool or isinstance(value, bool):
         return part is bool and isinstance(value, bool), value
     if part is float:
-        real = isinstance(value, (int, float)) and math.isfinite(value)
-        return real, float(value) if real else value
+        return _match_float(value)
     return isinstance(value, part), value
+
+
+def _match_float(value: Any) -> tuple[bool, Any]:
+    try:
+        real = isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of floats, which JSON can hold
+        real = False
+    return real, float(value) if real else value
 
 
 def _check_range(spec: Field[Any], value: Any, where: str) -> None:

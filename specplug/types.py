@@ -105,6 +105,12 @@ class Request:
     namespace: str = ""
     temperature: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.prompt_length < 0:
+            raise InvalidRequestError(
+                f"Request.prompt_length must be at least 0, got {self.prompt_length!r} for request {self.request_id!r}"
+            )
+
 
 class Observed(NamedTuple):
     """Tokens that became certain since the last step, for several requests at once.
