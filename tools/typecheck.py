@@ -21,17 +21,9 @@ PACKAGE_FOLDERS = ("specplug", "adapters", "proposers")
 def install(target: Path) -> None:
     """Install the checkout into ``target``; leftovers of an older build would bring back deleted modules."""
     shutil.rmtree(CHECKOUT / "build", ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-    ]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     # The installed files are only read, so byte code would be wasted time.
-    subprocess.run([*command, "--no-compile", "--target", target, CHECKOUT], check=True)
+    subprocess.run([*pip, "--no-compile", "--target", str(target), str(CHECKOUT)], check=True)
 
 
 def check_package(target: Path) -> str:
@@ -53,23 +45,13 @@ def check_package(target: Path) -> str:
     return done.stdout
 
 
-def _scripts() -> list[str]:
-    return [path.name for path in sorted((CHECKOUT / "tools").glob("*.py"))]
-
-
 def main() -> None:
     """Check the installed package, then the scripts in ``tools/``."""
     target = CHECKOUT / "build" / "types"
     install(target)
     print("package:", check_package(target), end="")
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "mypy",
-        "--strict",
-        *sorted((CHECKOUT / "tools").glob("*.py")),
-    ]
+    scripts = [path.name for path in sorted((CHECKOUT / "tools").glob("*.py"))]
+    command = [sys.executable, "-P", "-m", "mypy", "--strict", *scripts]
     print("tools:", end=" ", flush=True)
     raise SystemExit(subprocess.run(command, cwd=CHECKOUT / "tools").returncode)
 
