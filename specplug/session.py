@@ -171,7 +171,8 @@ class Session:
     def finish_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
         """End several requests, in the order in which they began whatever order (of a set, say) they come in.
 
-        Engines keep finished ids in sets of strings, whose order differs between processes; what proposers learn must not.
+        Engines keep finished ids in sets of strings, whose order differs between processes; what proposers
+        learn must not.
         """
         serials = {r: self._live[r].serial for r in request_ids if r in self._live}
         for request_id in sorted(serials, key=serials.__getitem__):
