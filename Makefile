@@ -42,6 +42,10 @@ format: ## apply the formatting and the safe fixes that lint asks for
 	$(CORE) -m ruff check --fix .
 	$(CORE) -m ruff format .
 
+bench: ## what our side costs: host time per engine step, start-up time
+	$(CORE) benchmarks/host_time.py
+	$(VLLM) benchmarks/startup.py
+
 clean: ## remove what builds and tools leave in the checkout; environments stay
 	rm -rf build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
