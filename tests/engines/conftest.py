@@ -1,7 +1,8 @@
 """Engines shared by the tests of this folder, started once per session (each takes 15 to 60 seconds).
 
-``SPECPLUG_TEST_MODEL`` names the model folder; without it ``tools/model.py`` makes one. ``SPECPLUG_TEST_METHOD=ngram`` runs
-the same suite against vLLM's own drafter, which tells a fault of ours from a fault of the engine.
+``SPECPLUG_TEST_MODEL`` names the model folder; without it ``tools/model.py`` makes one.
+``SPECPLUG_TEST_METHOD`` is a key of :data:`METHODS`: with vLLM's own ``ngram`` the suite tells a fault of ours from a
+fault of the engine, with ``copy`` a fault of the adapter from one of the proposer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH = 8
 METHODS: dict[str, dict[str, Any]] = {
     "specplug.suffix": {"method": "specplug.suffix", "num_speculative_tokens": WIDTH},
+    "copy": {
+        "method": "specplug.specplug.testing.toys:CopyProposer",
+        "num_speculative_tokens": WIDTH,
+    },
     "ngram": {
         "method": "ngram",
         "num_speculative_tokens": WIDTH,
@@ -124,3 +129,16 @@ def plain(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
 def spec(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
     """An engine that speculates, otherwise the same."""
     return pair[1]
+
+
+@pytest.fixture(scope="session")
+def scripted(start: Start) -> EngineProcess:
+    """Runs the proposer of ``plugin/``, found by its entry point; it drafts what a test tells it."""
+    plugin = str(Path(__file__).parent / "plugin")
+    engine = start(
+        "scripted",
+        process={"env": {"PYTHONPATH": plugin}},
+        speculative_config={"method": "specplug.scripted", "num_speculative_tokens": 3},
+    )
+    engine.ready()
+    return engine

@@ -51,7 +51,7 @@ RECORDS = """{"id": 17, "city": "Lisbon", "temperature": 21.5, "unit": "celsius"
 """
 
 #: Long enough for several chunks of a prefill; ends where the model will go on copying.
-LONG = STORY * 8 + "The lighthouse keeper wrote down the weather every morning. On Monday"
+LONG = STORY * 6 + "The lighthouse keeper wrote down the weather every morning. On Monday"
 
 VARIED: dict[str, Any] = {
     "repeat-words": "red green blue red green blue red green blue red green",

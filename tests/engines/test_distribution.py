@@ -1,0 +1,66 @@
+"""At temperature > 0 the speculating engine draws from the law of the plain one.
+
+Samples are seeded, so that the result is the same every time. The bound is loose on purpose: with 3,000 samples a
+wrong law gives p-values far below it (the fault in ``test_faults.py``: below 1e-8 with 400), a right one falls below
+in one run of 10,000, and then stays there until seed or version changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specplug.testing.engine_process import EngineProcess
+from specplug.testing.engine_protocol import Driver
+
+from .law import LawTest, compare_laws, follow_greedily, sample
+from .prompts import VARIED
+
+LOWEST_P = 1e-4
+PROMPT = "Once upon a time, there was a little"
+TOKENS = 4
+SAMPLES = 3000
+LAWS: dict[str, dict[str, Any]] = {
+    "temperature 1": {"temperature": 1.0},
+    "top_p 0.9": {"temperature": 1.0, "top_p": 0.9},
+}
+GREEDY_NAMES = ["repeat-line", "code-repeat", "repeat-numbers", "chat-copy", "json-records"]
+GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+
+
+def check(
+    plain: Driver, spec: Driver, prompt: list[int], law: dict[str, Any], samples: int
+) -> None:
+    case = LawTest({**law, "max_tokens": TOKENS, "ignore_eos": True}, samples)
+    greedy = [VARIED[name] for name in GREEDY_NAMES]
+    reference, _ = sample(plain, prompt, case, seed=101)
+    drawn, gained = sample(spec, prompt, case, 202, [(p, GREEDY) for p in greedy])
+    ours, exact = drawn[:samples], drawn[samples:]
+    # Greedy requests in the same batches stay exact.
+    assert exact == plain.generate(greedy, GREEDY).tokens
+    # Drafts were really verified at the second and third token: accepted and rejected ones.
+    assert gained.drafted_steps > samples // 3, gained
+    assert gained.accepted_per_position[0] > samples // 10, gained
+    assert gained.accepted_per_position[1] > samples // 50, gained
+    assert gained.draft_tokens - gained.accepted_tokens > samples // 10, gained
+    verdict = compare_laws(reference, ours)
+    assert min(verdict.cells.values()) >= 5, verdict
+    assert verdict.worst_p > LOWEST_P, verdict
+    print(f"{law}: {samples} samples, {verdict}, {gained}")
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_law_with_the_tested_method(plain: Driver, spec: Driver, law: str) -> None:
+    check(plain, spec, spec.tokenize(PROMPT), LAWS[law], SAMPLES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_law_with_scripted_drafts(plain: Driver, scripted: EngineProcess, law: str) -> None:
+    """Drafts that are always there: the target's greedy continuation of each likely first token."""
+    prompt, table = follow_greedily(plain, PROMPT, width=2)
+    script = {str(token): draft for token, draft in table.items()}
+    scripted.call("run", target="engine_test_proposers:script", table=script)
+    check(plain, scripted, prompt, LAWS[law], 10 * SAMPLES)

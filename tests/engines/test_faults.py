@@ -1,0 +1,125 @@
+"""A bad proposer costs its drafts, never an answer; and the host's sampling fault, shown and repaired.
+
+The engine runs ``specplug.scripted``, which ``plugin/`` registers as a third party would. The last test breaks it for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from specplug.testing.engine_process import EngineProcess
+from specplug.testing.engine_protocol import Batch, Driver, EngineRequestError
+
+from .compare import Tally, check_greedy
+from .law import LawTest, compare_laws, follow_greedily, sample
+from .prompts import VARIED
+
+GREEDY = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
+NAMES = ["repeat-line", "code-repeat", "chat-short", "prose"]
+PROMPTS = [VARIED[name] for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def expected(plain: Driver) -> Batch:
+    """What plain decoding says."""
+    return plain.generate(PROMPTS, GREEDY)
+
+
+def script(engine: EngineProcess, table: dict[int, list[int]], fail: bool = False) -> None:
+    engine.call(
+        "run",
+        target="engine_test_proposers:script",
+        table={str(token): draft for token, draft in table.items()},
+        fail=fail,
+    )
+
+
+def check(plain: Driver, tally: Tally, expected: Batch, got: Batch) -> None:
+    for name, want, have in zip(NAMES, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+
+
+def test_drafts_that_are_always_wrong(
+    plain: Driver, scripted: EngineProcess, expected: Batch, tally: Tally
+) -> None:
+    vocabulary = scripted.info()["vocab_size"]
+    used = {t for tokens in expected.tokens for t in tokens}
+    wrong = next(t for t in range(1000, vocabulary) if t not in used)
+    script(scripted, dict.fromkeys(range(vocabulary), [wrong] * 3))
+    before = scripted.metrics()
+    check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
+    gained = scripted.metrics() - before
+    assert gained.draft_tokens > 200
+    assert gained.accepted_tokens == 0
+
+
+def test_drafts_that_are_always_right(
+    plain: Driver, scripted: EngineProcess, expected: Batch, tally: Tally
+) -> None:
+    tokens = expected.tokens[0]
+    script(scripted, {tokens[i]: list(tokens[i + 1 : i + 4]) for i in range(len(tokens) - 1)})
+    before = scripted.metrics()
+    check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
+    assert (scripted.metrics() - before).accepted_tokens > 20
+
+
+def test_ids_that_do_not_exist(
+    plain: Driver, scripted: EngineProcess, expected: Batch, tally: Tally
+) -> None:
+    vocabulary = scripted.info()["vocab_size"]
+    script(scripted, dict.fromkeys(range(vocabulary), [vocabulary, -5, 2**31 - 1]))
+    check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
+    own = scripted.metrics().own
+    assert own["session"]["clipped"] > 0
+    assert own["session"]["faults"] == own["adapter_faults"] == 0
+
+
+def test_sampling_of_the_host_is_wrong_and_ours_is_right(
+    plain: Driver, scripted: EngineProcess
+) -> None:
+    """vllm-project/vllm#55005: temperature and top-k reach the rejection sampler as uninitialised memory."""
+    case = LawTest(params={"temperature": 0.7, "top_k": 30, "max_tokens": 4}, samples=400)
+    prompt, table = follow_greedily(plain, "Once upon a time, there was a little", width=2)
+    script(scripted, table)
+    reference, _ = sample(plain, prompt, case, seed=11)
+
+    def with_host_function(host: bool) -> dict[str, bool]:
+        target = "engine_test_proposers:use_host_sampling"
+        sound: dict[str, bool] = scripted.call("run", target=target, host=host)["value"]
+        return sound
+
+    assert with_host_function(host=False) == {"host": False, "repaired": True}
+    repaired, counters = sample(scripted, prompt, case, seed=12)
+    assert 0 < counters.accepted_tokens < counters.draft_tokens
+    assert compare_laws(reference, repaired).worst_p > 1e-4
+    try:
+        with_host_function(host=True)
+        # Uninitialised memory can also end the step: an index out of range.
+        with contextlib.suppress(EngineRequestError):
+            broken, _ = sample(scripted, prompt, case, seed=12)
+            assert compare_laws(reference, broken).worst_p < 1e-8
+    finally:
+        with_host_function(host=False)
+
+
+def test_a_proposer_that_raises(
+    plain: Driver, scripted: EngineProcess, expected: Batch, tally: Tally
+) -> None:
+    script(scripted, {}, fail=True)
+    before = scripted.metrics()
+    check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
+    gained = scripted.metrics() - before
+    assert gained.draft_tokens == 0
+    assert gained.own["session"]["faults"] == 1
+    # One traceback in the log, however often it would have failed.
+    assert scripted.log_text.count("RuntimeError: this proposer was told to fail") == 1
+    assert "Traceback" in scripted.log_text
+    # From then on nothing is drafted, even if the proposer would be right again.
+    vocabulary = scripted.info()["vocab_size"]
+    script(scripted, dict.fromkeys(range(vocabulary), [5]))
+    check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
+    after = scripted.metrics() - before
+    assert after.draft_tokens == 0
+    assert after.own["session"]["faults"] == 1

@@ -1,0 +1,125 @@
+"""What the scheduler does to requests: chunked prefill, prefix caching, preemption, abort, the context's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from specplug.testing.engine_process import EngineProcess
+from specplug.testing.engine_protocol import Driver
+
+from .compare import Tally, check_greedy
+from .conftest import METHOD, METHODS, Start
+from .prompts import LONG, VARIED
+
+CHUNK = 64
+CONTEXT = 512
+GREEDY = {"temperature": 0, "max_tokens": 64}
+REPETITIVE = ["repeat-words", "repeat-numbers", "repeat-line", "repeat-story", "code-repeat"]
+
+
+@pytest.fixture(scope="module")
+def small(start: Start) -> Iterator[EngineProcess]:
+    """Speculates; 640 tokens of KV cache, prefill in chunks of 64 tokens, context of 512."""
+    engine = start(
+        "small",
+        speculative_config=METHODS[METHOD],
+        max_model_len=CONTEXT,
+        block_size=32,
+        num_gpu_blocks_override=20,
+        max_num_batched_tokens=CHUNK,
+        max_num_seqs=16,
+    )
+    engine.ready()
+    yield engine
+    engine.close()
+
+
+def test_prompt_longer_than_a_chunk(plain: Driver, small: Driver, tally: Tally) -> None:
+    """A long prefill in pieces, beside requests that are already decoding with drafts."""
+    prompts = [VARIED["repeat-line"], LONG, VARIED["repeat-numbers"]]
+    expected = plain.generate(prompts, GREEDY)
+    before = small.metrics()
+    got = small.generate(prompts, GREEDY)
+    assert len(got.results[1].prompt_token_ids) > 4 * CHUNK
+    assert (small.metrics() - before).accepted_tokens > 20
+    for want, have in zip(expected.results, got.results, strict=True):
+        check_greedy(plain, tally, "chunked", want.prompt_token_ids, want.only, have.only)
+
+
+def test_preemption(plain: Driver, small: Driver, tally: Tally) -> None:
+    prompts = [VARIED[name] for name in REPETITIVE * 2]
+    params = {"temperature": 0, "max_tokens": 110, "ignore_eos": True}
+    expected = plain.generate(prompts, params)
+    before = small.metrics()
+    got = small.generate(prompts, params)
+    gained = small.metrics() - before
+    assert gained.preemptions > 0, "the KV cache was large enough for all: nothing was tested"
+    assert gained.accepted_tokens > 100
+    for name, want, have in zip(REPETITIVE * 2, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+
+
+def test_end_of_the_context(plain: Driver, small: Driver, tally: Tally) -> None:
+    """Drafts stop at the context's end, for each request by itself."""
+    tokens = small.tokenize(LONG)
+    assert len(tokens) < CONTEXT
+    tokens = (tokens * 2)[: CONTEXT - 1]
+    room = [1, 2, 5, 9, 17]
+    prompts = [tokens[-(CONTEXT - r) :] for r in room]
+    expected = plain.generate(prompts, [{"temperature": 0, "max_tokens": r} for r in room])
+    # One after the other (the cache holds one such request), and beside a short one.
+    for i, r in enumerate(room):
+        got = small.generate([prompts[i], VARIED["repeat-words"]], {**GREEDY, "max_tokens": 40})
+        have, want = got.results[0].only, expected.results[i].only
+        assert (len(have.token_ids), have.finish_reason) == (r, "length")
+        check_greedy(plain, tally, f"room {r}", prompts[i], want, have)
+        assert all(len(s.draft) < max(2, r) for s in have.steps), (r, have.steps)
+
+
+def test_prefix_caching(plain: Driver, spec: EngineProcess, tally: Tally) -> None:
+    block = spec.info()["block_size"]
+    tokens = spec.tokenize(LONG * 2)
+    # Whole blocks and one token more is a case of its own: the request joins the batch as if it were
+    # decoding, with placeholder drafts.
+    prompts = [tokens[: 2 * block + extra] for extra in (0, 1, 2, block // 2)]
+    expected = plain.generate(prompts, GREEDY)
+    for turn in range(2):
+        got = spec.generate(prompts, GREEDY)
+        for want, have in zip(expected.results, got.results, strict=True):
+            check_greedy(plain, tally, "cached", want.prompt_token_ids, want.only, have.only)
+            if turn:
+                assert have.cached_tokens >= block
+    again = [spec.generate([prompt], GREEDY).results[0] for prompt in prompts]
+    for want, have in zip(expected.results, again, strict=True):
+        assert have.cached_tokens >= block
+        check_greedy(plain, tally, "cached, alone", want.prompt_token_ids, want.only, have.only)
+
+
+def test_abort_in_mid_flight(plain: Driver, spec: EngineProcess, tally: Tally) -> None:
+    names = [*REPETITIVE, "prose"]
+    prompts = [VARIED[name] for name in names]
+    params = {**GREEDY, "ignore_eos": True}
+    expected = plain.generate(prompts, params)
+    got = spec.generate(prompts, params, abort_after={0: 5, 2: 20})
+    for i, (want, have) in enumerate(zip(expected.results, got.results, strict=True)):
+        if i in (0, 2):
+            assert have.only.finish_reason == "abort"
+            assert 5 <= len(have.only.token_ids) < 64
+            assert have.only.token_ids == want.only.token_ids[: len(have.only.token_ids)]
+        else:
+            check_greedy(plain, tally, names[i], want.prompt_token_ids, want.only, have.only)
+    # Ends are reported with the next step: one more request flushes them.
+    spec.generate(["a"], {"temperature": 0, "max_tokens": 2})
+    own = spec.metrics().own
+    if METHOD != "ngram":
+        assert own["live_requests"] <= 1, own
+        assert own["session"]["faults"] == own["adapter_faults"] == 0
+        assert own["session"]["recycled"] == 0
+
+
+def test_abort_everything(spec: EngineProcess) -> None:
+    got = spec.generate([VARIED["prose"]] * 4, GREEDY, abort_after=dict.fromkeys(range(4), 3))
+    assert [r.only.finish_reason for r in got.results] == ["abort"] * 4
+    assert spec.generate(["a"], GREEDY).generated_tokens > 0
