@@ -18,6 +18,10 @@ def describe(request_id: str, state: Any) -> tuple[Request, str]:
 
     The end-of-sequence id and ``stop_token_ids`` both end the output, except that ``ignore_eos`` takes the former out
     (vLLM then leaves ``eos_token_id`` of the sampling parameters empty).
+
+    A request that samples with a ``seed`` gets no drafts unless it asks for them by ``draft_limit``: which random numbers a
+    verification consumes depends on the draft, and drafts depend on what the engine has served before, so only
+    plain decoding gives the same answer to the same seed.
     """
     params = state.sampling_params
     stops = set(getattr(params, "stop_token_ids", None) or ())
@@ -25,6 +29,9 @@ def describe(request_id: str, state: Any) -> tuple[Request, str]:
     if eos is not None and not getattr(params, "ignore_eos", False):
         stops.add(eos)
     limit, namespace, complaint = _wishes(getattr(params, "extra_args", None))
+    temperature = float(getattr(params, "temperature", 0.0) or 0.0)
+    if limit is None and temperature > 0 and getattr(params, "seed", None) is not None:
+        limit = 0
     request = Request(
         request_id=request_id,
         prompt_length=int(state.num_prompt_tokens),
@@ -32,7 +39,7 @@ def describe(request_id: str, state: Any) -> tuple[Request, str]:
         max_output=getattr(params, "max_tokens", None),
         draft_limit=limit,
         namespace=_namespace(state, namespace),
-        temperature=float(getattr(params, "temperature", 0.0) or 0.0),
+        temperature=temperature,
     )
     return request, complaint
 
