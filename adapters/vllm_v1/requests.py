@@ -19,9 +19,9 @@ def describe(request_id: str, state: Any) -> tuple[Request, str]:
     The end-of-sequence id and ``stop_token_ids`` both end the output, except that ``ignore_eos`` takes the former out
     (vLLM then leaves ``eos_token_id`` of the sampling parameters empty).
 
-    A request that samples with a ``seed`` gets no drafts unless it asks for them by ``draft_limit``: which random numbers a
-    verification consumes depends on the draft, and drafts depend on what the engine has served before, so only
-    plain decoding gives the same answer to the same seed.
+    A request that samples with a ``seed`` gets no drafts unless it asks for them by ``draft_limit``: which random
+    numbers a verification consumes depends on the draft, and drafts depend on what the engine has served before, so
+    only plain decoding gives the same answer to the same seed.
     """
     params = state.sampling_params
     stops = set(getattr(params, "stop_token_ids", None) or ())

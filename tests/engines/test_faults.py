@@ -1,6 +1,7 @@
 """A bad proposer costs its drafts, never an answer; and the host's sampling fault, shown and repaired.
 
-The engine runs ``specplug.scripted``, which ``plugin/`` registers as a third party would. The last test breaks it for good.
+The engine runs ``specplug.scripted``, which ``plugin/`` registers as a third party would. The last test breaks it
+for good.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ def expected(plain: Driver) -> Batch:
     return plain.generate(PROMPTS, GREEDY)
 
 
-def script(engine: EngineProcess, table: dict[int, list[int]], fail: bool = False) -> None:
+def script(
+    engine: EngineProcess,
+    table: dict[int, list[int]] | None = None,
+    always: list[int] | None = None,
+    fail: bool = False,
+) -> None:
     engine.call(
         "run",
         target="engine_test_proposers:script",
-        table={str(token): draft for token, draft in table.items()},
+        table={str(token): draft for token, draft in (table or {}).items()},
+        always=always or [],
         fail=fail,
     )
 
@@ -47,7 +54,7 @@ def test_drafts_that_are_always_wrong(
     vocabulary = scripted.info()["vocab_size"]
     used = {t for tokens in expected.tokens for t in tokens}
     wrong = next(t for t in range(1000, vocabulary) if t not in used)
-    script(scripted, dict.fromkeys(range(vocabulary), [wrong] * 3))
+    script(scripted, always=[wrong] * 3)
     before = scripted.metrics()
     check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
     gained = scripted.metrics() - before
@@ -69,7 +76,7 @@ def test_ids_that_do_not_exist(
     plain: Driver, scripted: EngineProcess, expected: Batch, tally: Tally
 ) -> None:
     vocabulary = scripted.info()["vocab_size"]
-    script(scripted, dict.fromkeys(range(vocabulary), [vocabulary, -5, 2**31 - 1]))
+    script(scripted, always=[vocabulary, -5, 2**31 - 1])
     check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
     own = scripted.metrics().own
     assert own["session"]["clipped"] > 0
@@ -107,7 +114,7 @@ def test_sampling_of_the_host_is_wrong_and_ours_is_right(
 def test_a_proposer_that_raises(
     plain: Driver, scripted: EngineProcess, expected: Batch, tally: Tally
 ) -> None:
-    script(scripted, {}, fail=True)
+    script(scripted, fail=True)
     before = scripted.metrics()
     check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
     gained = scripted.metrics() - before
@@ -117,8 +124,7 @@ def test_a_proposer_that_raises(
     assert scripted.log_text.count("RuntimeError: this proposer was told to fail") == 1
     assert "Traceback" in scripted.log_text
     # From then on nothing is drafted, even if the proposer would be right again.
-    vocabulary = scripted.info()["vocab_size"]
-    script(scripted, dict.fromkeys(range(vocabulary), [5]))
+    script(scripted, always=[5])
     check(plain, tally, expected, scripted.generate(PROMPTS, GREEDY))
     after = scripted.metrics() - before
     assert after.draft_tokens == 0

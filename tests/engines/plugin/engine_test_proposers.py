@@ -15,8 +15,9 @@ from specplug.testing.toys import HistoryProposer
 #: This module is imported when the method's name is checked, which is before anything is repaired.
 HOST_EXPAND = rejection_sampler.expand_batch_to_tokens
 
-#: What to draft after a last token; and whether to raise instead.
+#: What to draft after a last token, what after any other, and whether to raise instead.
 TABLE: dict[int, list[int]] = {}
+ALWAYS: list[int] = []
 FAULT = {"raise": False}
 
 
@@ -26,11 +27,14 @@ class ScriptedProposer(HistoryProposer):
     def guess(self, history: list[int], ceiling: int) -> list[int]:
         if FAULT["raise"]:
             raise RuntimeError("this proposer was told to fail")
-        return TABLE.get(history[-1], [])[:ceiling]
+        return TABLE.get(history[-1], ALWAYS)[:ceiling]
 
 
-def script(llm: Any, table: dict[str, list[int]], fail: bool = False) -> int:
+def script(
+    llm: Any, table: dict[str, list[int]], always: list[int] | None = None, fail: bool = False
+) -> int:
     """Replace the script (JSON has string keys); returns its size."""
+    ALWAYS[:] = always or []
     TABLE.clear()
     TABLE.update({int(token): list(draft) for token, draft in table.items()})
     FAULT["raise"] = fail
