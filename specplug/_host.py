@@ -101,7 +101,7 @@ def _problem(symbol: HostSymbol) -> str:
 @lru_cache(maxsize=32)
 def _module_names(module: str) -> dict[str, tuple[str, ...] | None] | None:
     """Every top-level name and class member of a module, with parameters where it is a function."""
-    path = _source_path(module)
+    path = source_path(module)
     if path is None:
         return None
     try:
@@ -151,7 +151,7 @@ def _collect_member(
                 names.setdefault(prefix + target.attr, None)
 
 
-def _source_path(module: str) -> Path | None:
+def source_path(module: str) -> Path | None:
     """The file of a module, found without importing its parents."""
     search: list[str] | None = None
     spec = None

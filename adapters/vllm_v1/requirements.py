@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from importlib.metadata import PackageNotFoundError, version
 
-from specplug._host import HostSymbol, SymbolReport, check_symbols
+from specplug._host import HostSymbol, SymbolReport, check_symbols, source_path
 from specplug.errors import HostMismatchError, SettingsError
 
 #: Release series (major.minor) in which the engine tests of this package passed.
@@ -103,13 +103,14 @@ SYMBOLS: tuple[HostSymbol, ...] = (
 
 
 def installed_version() -> str | None:
-    """The version of the installed vLLM by its package metadata; None if there is none."""
+    """The version of the installed vLLM by its package metadata; None if there is no vLLM."""
     for name in DISTRIBUTIONS:
         try:
             return version(name)
         except PackageNotFoundError:
             continue
-    return None
+    # A source tree on the path has no metadata.
+    return "unknown" if source_path("vllm") is not None else None
 
 
 def is_tested(found: str | None) -> bool:

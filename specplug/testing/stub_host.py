@@ -61,7 +61,7 @@ class DefaultParams(SimpleNamespace):
     """Sampling parameters of a request, as far as the adapter reads them."""
 
     def __init__(self, **given: Any) -> None:
-        base = {
+        base: dict[str, Any] = {
             "stop_token_ids": [],
             "eos_token_id": None,
             "ignore_eos": False,
@@ -77,6 +77,7 @@ class _Running:
     tokens: list[int]
     prompt_length: int
     state: Any
+    target: Target
     prefill_left: int = 0
     draft: list[int] = field(default_factory=list)
     new: bool = True
@@ -104,16 +105,22 @@ class StubHost:
         request_id: str,
         prompt: Sequence[int],
         prefill_steps: int = 0,
+        target: Target | None = None,
         **given: Any,
     ) -> None:
-        """A request arrives; its prompt takes ``prefill_steps`` steps before the one that samples."""
+        """A request arrives; its prompt takes ``prefill_steps`` steps before the one that samples.
+
+        ``target`` overrides the host's for this request, ``given`` are its sampling parameters.
+        """
         extra = {
             k: given.pop(k) for k in ("mm_features", "lora_request", "prompt_embeds") if k in given
         }
         state = SimpleNamespace(
             num_prompt_tokens=len(prompt), sampling_params=DefaultParams(**given), **extra
         )
-        self.running[request_id] = _Running(list(prompt), len(prompt), state, prefill_steps)
+        self.running[request_id] = _Running(
+            list(prompt), len(prompt), state, target or self.target, prefill_steps
+        )
 
     def end(self, request_id: str) -> None:
         """A request ends or is aborted; the runner learns it with the next step."""
@@ -171,7 +178,7 @@ class StubHost:
         for position in range(len(entry.draft) + 1):
             if len(emitted) == room:
                 break
-            token = self.target(np.array(entry.tokens + emitted, TOKEN_DTYPE))
+            token = entry.target(np.array(entry.tokens + emitted, TOKEN_DTYPE))
             emitted.append(token)
             if position == len(entry.draft) or entry.draft[position] != token:
                 break
@@ -205,7 +212,7 @@ def configuration(
 @contextmanager
 def stub_vllm(tensor_parallel_rank: int = 0) -> Iterator[None]:
     """Within it, ``import vllm...`` finds what the adapter's proposer needs, and nothing else."""
-    modules = {
+    modules: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: False)},
         "vllm.v1": {},
