@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -119,14 +119,18 @@ class Session:
 
         A live request of the same id is finished first: its state never leaks into the new one. When all slots
         are taken, the request that was stepped longest ago is dropped (its end must have been missed).
+
+        Raises:
+            InvalidRequestError: ``history`` is no one-dimensional array of integers.
         """
+        tokens = self._clean(history)
+        request = self._with_real_stops(request)
         self._release(request.request_id, keep=False)
         if not self._free:
             oldest = next(iter(self._live))
             self.stats.recycled += 1
             self._release(oldest, keep=False)
         slot = self._free.pop()
-        tokens = self._clean(history)
         last = int(tokens[-1]) if len(tokens) else SEPARATOR
         self._live[request.request_id] = _Live(request, self.stats.started, slot, len(tokens), last)
         self.stats.started += 1
@@ -148,6 +152,10 @@ class Session:
         """
         rows = len(request_ids)
         self._check_rows(request_ids, histories)
+        # Before any request begins, lest a newcomer takes the slot of another row of this step.
+        for request_id in request_ids:
+            if request_id in self._live:
+                self._live.move_to_end(request_id)
         live = [
             self._sync(rid, history) for rid, history in zip(request_ids, histories, strict=True)
         ]
@@ -215,8 +223,8 @@ class Session:
         elif not self._continues(entry, history):
             # An engine rewound the request or reused its id without telling: what was known is void.
             self.stats.restarted += 1
-            self.begin(entry.request, history)
-        self._live.move_to_end(request_id)
+            prompt_length = min(entry.request.prompt_length, len(history))
+            self.begin(replace(entry.request, prompt_length=prompt_length), history)
         return self._live[request_id]
 
     def _continues(self, entry: _Live, history: TokenArray) -> bool:
@@ -325,10 +333,26 @@ class Session:
         return token if 0 <= token < self.context.vocab_size else SEPARATOR
 
     def _clean(self, tokens: TokenArray) -> TokenArray:
-        """A copy in which ids outside the vocabulary are separators."""
-        tokens = np.array(tokens, TOKEN_DTYPE)
-        tokens[(tokens < 0) | (tokens >= self.context.vocab_size)] = SEPARATOR
-        return tokens
+        """A copy in which ids outside the vocabulary are separators, those beyond int32 too (hashes of images, say)."""
+        given = np.asarray(tokens)
+        if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+            raise InvalidRequestError(
+                f"a history must be a one-dimensional array of integer token ids, got {given.dtype} {given.shape}"
+            )
+        inside = (given >= 0) & (given < self.context.vocab_size)
+        cleaned = np.full(len(given), SEPARATOR, TOKEN_DTYPE)
+        # Chosen before the cast, which would turn 2**32 + 5 into 5.
+        np.copyto(cleaned, given, casting="unsafe", where=inside)
+        return cleaned
+
+    def _with_real_stops(self, request: Request) -> Request:
+        """Without stop ids that no token can have; users may write any number, and arrays of them are int32."""
+        stops = request.stop_token_ids
+        if all(0 <= stop < self.context.vocab_size for stop in stops):
+            return request
+        return replace(
+            request, stop_token_ids=frozenset(s for s in stops if self._clean_id(s) >= 0)
+        )
 
     def _guarded(self, method: str, *arguments: object) -> None:
         """Call the proposer; a fault costs its drafts from now on, never the request."""

@@ -6,7 +6,7 @@ Everything is kept as whole histories in dicts; what is new is found by comparin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specplug.reference.drafting import draft_row, observe_batch
 from specplug.reference.store import store_output
@@ -50,6 +50,8 @@ class Session:
 
     def step(self, histories: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         """Observe what is new, oldest request first, and draft for every row."""
+        for request_id in [r for r in histories if r in self.live]:
+            self.live[request_id] = self.live.pop(request_id)
         for request_id, history in histories.items():
             self._sync(request_id, history)
         news = {}
@@ -85,8 +87,8 @@ class Session:
             known = len(entry.history)
             shrunk = len(history) < known
             if shrunk or (known and self._clean(history[known - 1]) != entry.history[-1]):
-                self.begin(entry.request, history)
-        self.live[request_id] = self.live.pop(request_id)
+                prompt_length = min(entry.request.prompt_length, len(history))
+                self.begin(replace(entry.request, prompt_length=prompt_length), history)
 
     def _draft(self, entry: _Live) -> list[int]:
         tokens, _ = draft_row(self.state, entry.slot, self._ceiling(entry), self.cost)
