@@ -60,6 +60,10 @@ def load(name: str) -> ProposerEntry:
     name = name.removeprefix(PREFIX) if ":" not in name else name
     if ":" in name:
         module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            raise UnknownProposerError(
+                f"a proposer is called {PREFIX}<name> or module:attribute, got {name!r}"
+            )
         point = EntryPoint(name, f"{module}:{attribute}", GROUP)
         distribution = module.partition(".")[0]
     else:
@@ -71,10 +75,10 @@ def load(name: str) -> ProposerEntry:
         distribution = _distribution(point)
     try:
         factory = point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a third party's module may raise anything while it is imported
         raise UnknownProposerError(
             f"proposer {name!r} of distribution {distribution!r} is registered as {point.value!r}, which cannot "
-            f"be imported: {error}; reinstall or upgrade that distribution"
+            f"be imported: {type(error).__name__}: {error}; reinstall or upgrade that distribution"
         ) from error
     entry = ProposerEntry(name, factory, getattr(factory, "Settings", None), distribution)
     _check_factory(entry)
@@ -98,7 +102,7 @@ def check(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def build(name: str, context: Context, options: Mapping[str, Any] | None = None) -> Proposer:
     """A proposer, built for one engine process and checked against the protocol."""
     entry = load(name)
-    options = options or {}
+    options = {} if options is None else options
     if entry.settings_type is None:
         parse(NoSettings, options, entry.where)
         proposer = entry.factory(context)
@@ -169,3 +173,13 @@ def _check_factory(entry: ProposerEntry) -> None:
             f"{entry.where} of distribution {entry.distribution!r}: every option of 'Settings' needs a default "
             f"made by specplug.settings.option: {error}"
         ) from error
+    parameters = ("context",) if entry.settings_type is None else ("context", "settings")
+    try:
+        inspect.signature(entry.factory).bind(*parameters)
+    except ValueError:  # written in C without a signature: found out when it is built
+        return
+    except TypeError as error:
+        raise InvalidProposerError(
+            f"{entry.where} of distribution {entry.distribution!r} is called as "
+            f"factory({', '.join(parameters)}), but takes {inspect.signature(entry.factory)}: {error}"
+        ) from None
