@@ -59,20 +59,43 @@ def keep_top_k(scores: NDArray[np.float64], top_k: NDArray[np.int32]) -> None:
 
 
 @kernel
+def _nucleus(
+    weights: NDArray[np.float64], candidates: NDArray[np.int64], bound: float
+) -> tuple[float, int]:
+    """The last token that is kept of ``candidates``, as its weight and id; the weight is -1 if all of them are too few.
+
+    Tokens rank by falling weight, ties by rising id; a stable sort of candidates in order of their
+    ids gives both.
+    """
+    before = 0.0
+    for index in np.argsort(-weights[candidates], kind="mergesort"):
+        token = candidates[index]
+        before += weights[token]
+        if before >= bound:
+            return weights[token], token
+    return -1.0, -1
+
+
+@kernel
 def keep_top_p(scores: NDArray[np.float64], top_p: NDArray[np.float64]) -> None:
     """Keep the fewest most likely tokens whose mass reaches the bound."""
-    weights = np.empty(scores.shape[1], np.float64)
+    vocab_size = scores.shape[1]
+    weights = np.empty(vocab_size, np.float64)
+    # Nearly always a few hundred tokens hold the mass, and sorting the others costs most of the
+    # time.
+    few = max(1, min(512, vocab_size // 4))
     for row in range(scores.shape[0]):
         if top_p[row] >= 1.0:
             continue
         _weigh(scores[row], weights)
         bound = top_p[row] * total(weights)
-        before = 0.0
-        # A stable sort of the negated weights: falling probability, ties by rising id.
-        for token in np.argsort(-weights, kind="mergesort"):
-            if before >= bound:
+        least = np.partition(weights, vocab_size - few)[vocab_size - few]
+        weight, last = _nucleus(weights, np.flatnonzero(weights >= least), bound)
+        if weight < 0.0:
+            weight, last = _nucleus(weights, np.arange(vocab_size), bound)
+        for token in range(vocab_size):
+            if weights[token] < weight or (weights[token] == weight and token > last):
                 scores[row, token] = -np.inf
-            before += weights[token]
 
 
 @kernel

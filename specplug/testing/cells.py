@@ -19,18 +19,11 @@ from numpy.typing import NDArray
 
 from specplug.errors import SpecplugError
 from specplug.reference.enumerate_law import Tokens
+from specplug.testing.targets import DraftRow
 from specplug.types import IntArray, ProbArray, TokenArray
 
 #: Boxes narrower than this are weighed but not probed: rounding decides what happens in them.
 NARROW = 1e-12
-
-
-class DraftRow(NamedTuple):
-    """The draft of one row: int32 ``[n]`` tokens, and for trees and sampled drafts what belongs to them."""
-
-    tokens: TokenArray
-    parents: IntArray | None = None
-    draft_probs: ProbArray | None = None
 
 
 class Batch(NamedTuple):

@@ -20,9 +20,9 @@ from specplug.reference.enumerate_law import (
     total_variation,
 )
 from specplug.session import Session
-from specplug.testing.cells import DraftRow, Verifier, emitted_cells
+from specplug.testing.cells import Verifier, emitted_cells
 from specplug.testing.paths import Oracle, explore
-from specplug.testing.targets import SampledTarget
+from specplug.testing.targets import DraftRow, SampledTarget, befores
 from specplug.types import TOKEN_DTYPE, DraftBuffers, ProbArray, Request
 
 #: Two laws this close, in total variation, differ by rounding only.
@@ -102,18 +102,9 @@ class _Cache:
         return found
 
     def _positions(self, history: Tokens, draft: DraftRow) -> ProbArray:
-        conditional = self.target.scores if self.verifier.greedy else self.target.next_law
-        befores = [history, *(history + branch for branch in branches_of(draft))]
-        return np.stack([conditional(before) for before in befores])
-
-
-def branches_of(draft: DraftRow) -> list[Tokens]:
-    """For each draft node, the drafted tokens from the root to it."""
-    branches: list[Tokens] = []
-    for node, token in enumerate(draft.tokens.tolist()):
-        parent = node - 1 if draft.parents is None else int(draft.parents[node])
-        branches.append((branches[parent] if parent >= 0 else ()) + (token,))
-    return branches
+        if self.verifier.greedy:
+            return np.stack([self.target.scores(before) for before in befores(history, draft)])
+        return self.target.position_laws(history, draft)
 
 
 def emitted_law(

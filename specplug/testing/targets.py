@@ -5,14 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specplug.reference import sampling
 from specplug.reference.enumerate_law import Tokens
-from specplug.types import LENGTH_DTYPE, ProbArray
+from specplug.types import LENGTH_DTYPE, IntArray, ProbArray, TokenArray
+
+
+class DraftRow(NamedTuple):
+    """The draft of one row: int32 ``[n]`` tokens, and for trees and sampled drafts what belongs to them."""
+
+    tokens: TokenArray
+    parents: IntArray | None = None
+    draft_probs: ProbArray | None = None
+
+
+def befores(history: Tokens, draft: DraftRow) -> list[Tokens]:
+    """The histories that the positions of a draft stand after: ``history`` itself, then one for each node."""
+    found = [history]
+    for node, token in enumerate(draft.tokens.tolist()):
+        parent = node - 1 if draft.parents is None else int(draft.parents[node])
+        found.append((*found[parent + 1], token))
+    return found
 
 
 class Target(Protocol):
@@ -107,6 +124,10 @@ class SampledTarget:
             sampling.softmax(scores, law)
             law = self._laws[history] = law[0]
         return law
+
+    def position_laws(self, history: Tokens, draft: DraftRow) -> ProbArray:
+        """The laws at all positions of a draft, float64 ``[n + 1, V]``, as a verification gets them."""
+        return np.stack([self.next_law(before) for before in befores(history, draft)])
 
 
 def _log(probs: NDArray[np.float64]) -> ProbArray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specplug.testing.cells import Batch, DraftRow, Verifier
+from specplug.testing.cells import Batch, Verifier
+from specplug.testing.targets import DraftRow
 from specplug.testing.verifiers import cdf, no_coins, one_per_position
 from specplug.types import ROOT, ProbArray
 from specplug.verify import tree

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specplug.testing.cells import Batch, DraftRow, Verifier
+from specplug.testing.cells import Batch, Verifier
+from specplug.testing.targets import DraftRow
 from specplug.types import ProbArray
 from specplug.verify import chain, sampled
 from specplug.verify.verdict import Verdict

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from specplug.kernels.accept import accept_by_comparison, accept_greedy, accept_one_hot
-from specplug.types import IntArray, ProbArray, TokenArray
+from specplug.types import PROB_DTYPE, IntArray, ProbArray, TokenArray
 from specplug.verify.checks import distributions_of, drafts_of, scores_of, uniforms_of
 from specplug.verify.verdict import Verdict, blank_verdict
 
@@ -31,7 +31,8 @@ def greedy(target_scores: Any, tokens: Any, lengths: Any) -> Verdict:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
     drafts, counts = drafts_of(tokens, lengths, vocabulary(target_scores))
-    scores = scores_of("target_scores", target_scores, used_positions(drafts, counts))
+    checked = scores_of("target_scores", target_scores, used_positions(drafts, counts))
+    scores = np.ascontiguousarray(checked, PROB_DTYPE)
     verdict = blank_verdict(*drafts.shape)
     accept_greedy(scores, drafts, counts, verdict.accepted, verdict.tokens)
     return verdict

@@ -85,8 +85,11 @@ def distributions_of(name: str, probs: Any, used: _Mask | None, positions: str) 
     return np.ascontiguousarray(array, PROB_DTYPE)
 
 
-def scores_of(name: str, scores: Any, used: _Mask) -> ProbArray:
-    """``scores`` (logits or probabilities) as float64 ``[B, K + 1, V]`` with a finite maximum wherever in use."""
+def scores_of(name: str, scores: Any, used: _Mask) -> NDArray[Any]:
+    """``scores``, logits or probabilities, as an array of float64 or float32 ``[B, K + 1, V]``.
+
+    Positions in use have no NaN or ``inf``, and somewhere more than ``-inf``.
+    """
     array = _floats(name, scores, 3, "[rows, positions, vocabulary]")
     if array.shape[:2] != used.shape:
         raise InvalidDistributionError(
@@ -108,7 +111,7 @@ def scores_of(name: str, scores: Any, used: _Mask) -> ProbArray:
         raise InvalidDistributionError(
             f"{name}[{row}, {position}] is -inf everywhere: no token is allowed there; leave at least one"
         )
-    return np.ascontiguousarray(array, PROB_DTYPE)
+    return array
 
 
 def uniforms_of(uniforms: Any, rows: int, coins: int) -> ProbArray:

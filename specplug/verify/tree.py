@@ -19,7 +19,7 @@ from specplug.kernels.accept_tree import (
     accept_tree_sampled,
 )
 from specplug.kernels.topology import ancestor_mask, link_children, node_depths
-from specplug.types import LENGTH_DTYPE, ROOT, TOKEN_DTYPE, IntArray, TokenArray
+from specplug.types import LENGTH_DTYPE, PROB_DTYPE, ROOT, TOKEN_DTYPE, IntArray, TokenArray
 from specplug.verify.chain import sampled_inputs, used_positions, vocabulary
 from specplug.verify.checks import (
     distributions_of,
@@ -82,7 +82,7 @@ def lay_out(parents: Any, lengths: Any) -> TreeLayout:
     if len(shape) != 2:
         raise InvalidRequestError(f"parents must have the shape [rows, nodes], got {shape}")
     counts = lengths_of(lengths, *shape)
-    nodes = _parents_of(parents, counts, shape)
+    nodes = parents_of(parents, counts, shape)
     rows, width = shape
     layout = TreeLayout(
         np.empty((rows, width), LENGTH_DTYPE),
@@ -109,8 +109,9 @@ def greedy_tree(target_scores: Any, tokens: Any, parents: Any, lengths: Any) -> 
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
     drafts, counts = drafts_of(tokens, lengths, vocabulary(target_scores))
-    nodes = _parents_of(parents, counts, drafts.shape)
-    scores = scores_of("target_scores", target_scores, used_positions(drafts, counts))
+    nodes = parents_of(parents, counts, drafts.shape)
+    checked = scores_of("target_scores", target_scores, used_positions(drafts, counts))
+    scores = np.ascontiguousarray(checked, PROB_DTYPE)
     emitted, path = _blank(drafts)
     accept_tree_greedy(scores, drafts, nodes, counts, emitted, path)
     return _verdict(emitted, path)
@@ -137,7 +138,7 @@ def reject_tree_one_hot(
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
     probs, drafts, counts, coins = sampled_inputs(target_probs, tokens, lengths, uniforms)
-    nodes = _parents_of(parents, counts, drafts.shape)
+    nodes = parents_of(parents, counts, drafts.shape)
     emitted, path = _blank(drafts)
     accept_tree_one_hot(probs, drafts, nodes, counts, coins, emitted, path)
     return _verdict(emitted, path)
@@ -163,7 +164,7 @@ def reject_tree_sampled(
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
     probs, drafts, counts, coins = sampled_inputs(target_probs, tokens, lengths, uniforms)
-    nodes = _parents_of(parents, counts, drafts.shape)
+    nodes = parents_of(parents, counts, drafts.shape)
     used = np.arange(drafts.shape[1]) < counts[:, None]
     laws = distributions_of("draft_probs", draft_probs, used, "nodes")
     if laws.shape[2] != probs.shape[2]:
@@ -176,7 +177,8 @@ def reject_tree_sampled(
     return _verdict(emitted, path)
 
 
-def _parents_of(parents: Any, lengths: IntArray, shape: tuple[int, ...]) -> IntArray:
+def parents_of(parents: Any, lengths: IntArray, shape: tuple[int, ...]) -> IntArray:
+    """``parents`` as int32 of ``shape``, each before its child wherever ``lengths`` says that there is a node."""
     array = integers_of("parents", parents, shape)
     places = np.arange(shape[1])
     bad = np.argwhere((places < lengths[:, None]) & ((array < ROOT) | (array >= places)))

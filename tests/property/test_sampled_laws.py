@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from specplug.session import Session
 from specplug.testing import strategies
-from specplug.testing.cells import DraftRow, emitted_cells
+from specplug.testing.cells import emitted_cells
 from specplug.testing.law import Arrival, Scenario, check_law
 from specplug.testing.paths import Oracle
+from specplug.testing.targets import DraftRow
 from specplug.testing.toys_sampled import ConfidentProposer, SampledProposer
 from specplug.testing.verifiers import SAMPLED_CHAINS
 from specplug.types import Context
