@@ -7,12 +7,15 @@ request in pages of 64 tokens, the store's bytes exactly as budgeted, and about 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from specplug.errors import InvalidRequestError
 from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch, observe_batch
+from specplug.kernels.handle import pack
 from specplug.kernels.store import store_output
 from specplug.kernels.streams import append_tokens, begin_stream, free_stream, index_stream
 from specplug.types import (
@@ -33,6 +36,8 @@ FIRST_PAGES = 4096
 def store_layout(budget: int) -> tuple[int, int]:
     """Capacity in tokens and number of buckets per order of a store of at most ``budget`` bytes.
 
+    A budget (of less than about 1.5 kB) that leaves no room for four blocks gives no store: the capacity is 0.
+
     >>> capacity, buckets = store_layout(1 << 20)
     >>> store_bytes(capacity, buckets) <= 1 << 20
     True
@@ -41,7 +46,8 @@ def store_layout(budget: int) -> tuple[int, int]:
     buckets = 1
     while _capacity(budget, 2 * buckets, per_block) >= 4 * buckets:
         buckets *= 2
-    return max(4 * layout.BLOCK, _capacity(budget, buckets, per_block)), buckets
+    capacity = _capacity(budget, buckets, per_block)
+    return (capacity, buckets) if capacity >= 4 * layout.BLOCK else (0, 1)
 
 
 def _capacity(budget: int, buckets: int, per_block: int) -> int:
@@ -74,37 +80,45 @@ class SuffixIndex:
             new_log(context),
             new_scratch(context),
         )
+        self.handle = pack(self.state)
 
     def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
         """Begin a stream in ``slot``, freeing what it held; indexes ``history`` at once (about 20 ns per token)."""
-        self._check_slot(slot)
-        history = np.ascontiguousarray(history, np.int32)
+        slot = self._check_slot(slot)
+        history = as_kernel_array(history, np.int32)
+        self._check_room(slot, len(history))
         slots = self.state.slots
         free_stream(slots, slot)
-        begin_stream(slots, slot, prompt_length, self._namespace(namespace))
+        begin_stream(slots, slot, int(prompt_length), self._namespace(namespace))
         self._reserve(len(history))
         append_tokens(self.state.slots, slot, history)
         index_stream(self.state.slots, slot, len(history))
 
     def observe(self, observed: Observed) -> None:
         """Learn from and index new tokens; O(1) per token."""
-        slots = np.ascontiguousarray(observed.slots, np.int32)
-        offsets = np.ascontiguousarray(observed.offsets, np.int64)
-        tokens = np.ascontiguousarray(observed.tokens, np.int32)
+        slots = as_kernel_array(observed.slots, np.int32)
+        offsets = as_kernel_array(observed.offsets, np.int64)
+        tokens = as_kernel_array(observed.tokens, np.int32)
+        self._check_observed(slots, offsets, tokens)
         self._reserve(len(tokens) + layout.PAGE * len(slots))
-        observe_batch(self.state, slots, offsets, tokens, self.cost)
+        observe_batch(self.handle, slots, offsets, tokens, self.cost)
 
     def draft(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Draft for a batch; bounded work per draft token, whatever the length of the history."""
-        slots = np.ascontiguousarray(slots, np.int32)
-        ceilings = np.ascontiguousarray(ceilings, np.int32)
-        draft_batch(self.state, slots, ceilings, self.cost, out.tokens, out.survival, out.lengths)
+        slots = as_kernel_array(slots, np.int32)
+        self._check_slots(slots)
+        _check_buffers(out, len(slots))
+        widest = min(self.context.max_draft, out.tokens.shape[1])
+        ceilings = np.minimum(as_kernel_array(ceilings, np.int32), np.int32(widest))
+        if len(ceilings) != len(slots):
+            raise InvalidRequestError(f"got {len(ceilings)} ceilings for {len(slots)} slots")
+        draft_batch(self.handle, slots, ceilings, self.cost, out.tokens, out.survival, out.lengths)
 
     def finish(self, slot: int, keep: bool, stop_ids: frozenset[int]) -> None:
         """Free a stream; with ``keep`` its output, up to the first stop token, joins the store."""
-        self._check_slot(slot)
+        slot = self._check_slot(slot)
         slots = self.state.slots
-        if keep:
+        if keep and len(self.state.store.tokens):
             start, end = self._output(slot, stop_ids)
             if end > start:
                 store_output(slots, slot, self.state.store, start, end)
@@ -114,13 +128,14 @@ class SuffixIndex:
         """A copy of the stream of ``slot``."""
         slots = self.state.slots
         length = int(slots.numbers[slot, layout.N_LENGTH])
-        used = slots.pages[slot, : -(-length // layout.PAGE)]
+        used = slots.pages[self._check_slot(slot), : -(-length // layout.PAGE)]
         return slots.tokens.reshape(-1, layout.PAGE)[used].reshape(-1)[:length].copy()
 
     @property
     def store_bytes(self) -> int:
-        """Bytes of the store's arrays; constant, never above the budget."""
-        return sum(a.nbytes for a in self.state.store)
+        """Bytes of the store's arrays; constant, never above the budget. 0 if that is too small for a store."""
+        store = self.state.store
+        return sum(a.nbytes for a in store) if len(store.tokens) else 0
 
     @property
     def stored_tokens(self) -> int:
@@ -148,10 +163,41 @@ class SuffixIndex:
     def _namespace(self, name: str) -> int:
         return self._namespaces.setdefault(name, len(self._namespaces))
 
-    def _check_slot(self, slot: int) -> None:
+    def _check_slot(self, slot: int) -> int:
         if not 0 <= slot < self.context.max_requests:
             raise InvalidRequestError(
                 f"slot must lie in 0 .. {self.context.max_requests - 1} (Context.max_requests), got {slot}"
+            )
+        return int(slot)
+
+    def _check_slots(self, slots: IntArray) -> None:
+        # Kernels do not check bounds: a wrong slot would write into another request's text.
+        for slot in slots.tolist():
+            self._check_slot(slot)
+
+    def _check_observed(
+        self, slots: IntArray, offsets: NDArray[np.int64], tokens: TokenArray
+    ) -> None:
+        self._check_slots(slots)
+        ends = offsets.tolist()
+        if len(ends) != len(slots) + 1 or ends[0] < 0 or ends[-1] > len(tokens):
+            raise InvalidRequestError(
+                f"Observed.offsets must hold {len(slots) + 1} ascending numbers from 0 to at most {len(tokens)}, "
+                f"got {ends}"
+            )
+        lengths = self.state.slots.numbers[slots, layout.N_LENGTH].tolist()
+        for slot, length, start, end in zip(slots.tolist(), lengths, ends, ends[1:], strict=False):
+            if end < start:
+                raise InvalidRequestError(f"Observed.offsets must not descend, got {ends}")
+            self._check_room(slot, length + end - start)
+
+    def _check_room(self, slot: int, length: int) -> None:
+        """Refuse what the page table of a slot cannot hold (a little more than ``max_length``)."""
+        room = self.state.slots.pages.shape[1] * layout.PAGE
+        if length > room:
+            raise InvalidRequestError(
+                f"the request in slot {slot} would have {length} tokens, but Context.max_length is "
+                f"{self.context.max_length}; build the proposer with the length limit of the engine"
             )
 
     def _reserve(self, tokens: int) -> None:
@@ -163,6 +209,29 @@ class SuffixIndex:
         pages = len(slots.free)
         grown = max(2 * pages, pages + needed)
         self.state = self.state._replace(slots=grow_slots(slots, grown))
+        self.handle = pack(self.state)
+
+
+def as_kernel_array(values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
+    """``values`` in the one form that the kernels are compiled for: contiguous, aligned, writable.
+
+    Any other form would be compiled anew, in the middle of a request.
+    """
+    array = np.ascontiguousarray(values, dtype)
+    return array if array.flags.carray else array.copy()
+
+
+def _check_buffers(out: DraftBuffers, rows: int) -> None:
+    for name, array, dtype in (
+        ("tokens", out.tokens, np.int32),
+        ("survival", out.survival, np.float64),
+        ("lengths", out.lengths, np.int32),
+    ):
+        if array.dtype != dtype or not array.flags.carray or len(array) < rows:
+            raise InvalidRequestError(
+                f"draft buffer {name!r} must be a contiguous, writable {np.dtype(dtype).name} array of at least {rows} "
+                f"rows, got {array.dtype} {array.shape}; specplug.types.allocate_drafts makes such buffers"
+            )
 
 
 @functools.cache
@@ -170,7 +239,7 @@ def _warm_up() -> None:
     """Run every kernel once on a tiny state, so that none is compiled while a request waits."""
     context = Context(vocab_size=8, max_length=64, max_draft=2, max_requests=2)
     state = layout.State(
-        new_slots(context), new_store(0), new_model(), new_log(context), new_scratch(context)
+        new_slots(context), new_store(4096), new_model(), new_log(context), new_scratch(context)
     )
     tokens = np.zeros(8, np.int32)
     begin_stream(state.slots, 0, 4, 0)
@@ -178,8 +247,8 @@ def _warm_up() -> None:
     index_stream(state.slots, 0, 8)
     slots, ceilings = np.zeros(1, np.int32), np.full(1, 2, np.int32)
     drafts = allocate_drafts(1, 2)
-    draft_batch(state, slots, ceilings, 0.1, drafts.tokens, drafts.survival, drafts.lengths)
-    observe_batch(state, slots, np.array([0, 2], np.int64), tokens[:2], 0.1)
+    draft_batch(pack(state), slots, ceilings, 0.1, drafts.tokens, drafts.survival, drafts.lengths)
+    observe_batch(pack(state), slots, np.array([0, 2], np.int64), tokens[:2], 0.1)
     store_output(state.slots, 0, state.store, 4, 8)
     free_stream(state.slots, 0)
 

@@ -84,8 +84,11 @@ def _writable_root() -> Path | None:
 CACHE_FOLDER: Path | None = _writable_root()
 
 
-def kernel(function: Function) -> Function:
-    """Compile ``function`` on first use, without the interpreter lock and without fast-math."""
+#: False where NUMBA_DISABLE_JIT makes every kernel plain Python (coverage runs).
+COMPILED: bool = not getattr(config, "DISABLE_JIT", False)
+
+
+def _compile(function: Function, **options: Any) -> Function:
     settings: Any = (
         config  # numba fills this module at run time; its names are unknown to type checkers
     )
@@ -93,13 +96,27 @@ def kernel(function: Function) -> Function:
     if CACHE_FOLDER is not None:
         settings.CACHE_DIR = str(CACHE_FOLDER / source_digest(Path(function.__code__.co_filename)))
     try:
-        compiled: Any = numba.njit(nogil=True, error_model="numpy", cache=CACHE_FOLDER is not None)(
-            function
-        )
+        compiled: Any = numba.njit(
+            nogil=True, error_model="numpy", cache=CACHE_FOLDER is not None, **options
+        )(function)
     finally:
         settings.CACHE_DIR = before
     typed: Function = compiled
     return typed
+
+
+def kernel(function: Function) -> Function:
+    """Compile ``function`` on first use, without the interpreter lock and without fast-math."""
+    return _compile(function)
+
+
+def lean_kernel(function: Function) -> Function:
+    """Like :func:`kernel`, for functions that create no array: compiled without reference counting.
+
+    Counting the references of arrays that are only borrowed costs an atomic operation for each mention, five times the
+    work of the suffix drafter itself.
+    """
+    return _compile(function, _nrt=False)
 
 
 def thread_share(workers: int) -> int:

@@ -8,7 +8,8 @@ draft would lower the goodput.
 
 from __future__ import annotations
 
-from specplug.kernels._jit import kernel
+from specplug.kernels._jit import kernel, lean_kernel
+from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
     BY_AGE,
     BY_NEAR,
@@ -60,7 +61,7 @@ DISCOUNT = 0.998
 FULL = 20000.0
 
 
-@kernel
+@lean_kernel
 def _next_tokens(state: State, slot: Index, depth: Index, count: Index) -> Index:
     """Keep the candidates that have a next token, and write it. Copying may run into the draft itself."""
     slots, store, candidates = state.slots, state.store, state.scratch.candidates
@@ -85,7 +86,7 @@ def _next_tokens(state: State, slot: Index, depth: Index, count: Index) -> Index
     return kept
 
 
-@kernel
+@lean_kernel
 def _follow(state: State, token: Index, count: Index) -> Index:
     """Advance the candidates that guessed ``token``; the first KEEP of own text and of the store survive."""
     candidates = state.scratch.candidates
@@ -111,7 +112,7 @@ def _follow(state: State, token: Index, count: Index) -> Index:
     return kept
 
 
-@kernel
+@lean_kernel
 def _log_depth(state: State, slot: Index, depth: Index, count: Index) -> None:
     """Keep the candidates of this depth in the log and open the next depth; what does not fit is forgotten."""
     log = state.log
@@ -132,7 +133,7 @@ def _log_depth(state: State, slot: Index, depth: Index, count: Index) -> None:
     after[D_CANDIDATE_START] = start + count
 
 
-@kernel
+@lean_kernel
 def draft_row(
     state: State, slot: Index, ceiling: Index, cost: float, tokens: IntArray, survival: FloatArray
 ) -> Index:
@@ -174,9 +175,9 @@ def draft_row(
     return drafted
 
 
-@kernel
+@kernel  # not lean: it creates the arrays of the state from their handle
 def draft_batch(
-    state: State,
+    handle: LongArray,
     slots: IntArray,
     ceilings: IntArray,
     cost: float,
@@ -184,12 +185,13 @@ def draft_batch(
     survival: FloatArray,
     lengths: IntArray,
 ) -> None:
-    """Draft for every slot; see :func:`draft_row`."""
+    """Draft for every slot of a packed state; see :func:`draft_row`."""
+    state = unpack(handle)
     for row in range(slots.shape[0]):
         lengths[row] = draft_row(state, slots[row], ceilings[row], cost, tokens[row], survival[row])
 
 
-@kernel
+@lean_kernel
 def _count_hit(table: FloatArray, row: Index, hit: float) -> None:
     """Count one trial; a full cell is halved, so that it keeps following changes."""
     table[row, 0] += hit
@@ -199,7 +201,7 @@ def _count_hit(table: FloatArray, row: Index, hit: float) -> None:
         table[row, 1] *= 0.5
 
 
-@kernel
+@lean_kernel
 def _learn_tokens(state: State, slot: Index, depth: Index, true: Index) -> None:
     """Update weights and token tables with the token that the target emitted at ``depth`` of the last draft."""
     log, model = state.log, state.model
@@ -222,7 +224,7 @@ def _learn_tokens(state: State, slot: Index, depth: Index, true: Index) -> None:
             w[2, depths[D_SET + 2], f] += change
 
 
-@kernel
+@lean_kernel
 def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> None:
     """Update the candidate tables, and move each copy pointer behind the longest supporter of the true token."""
     log, model, numbers = state.log, state.model, state.slots.numbers
@@ -244,7 +246,7 @@ def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> N
         numbers[slot, N_POINTER + source] = pointer
 
 
-@kernel
+@lean_kernel
 def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
     """Learn from the tokens that the target emitted after the last draft of ``slot``."""
     numbers, model = state.slots.numbers, state.model
@@ -264,9 +266,10 @@ def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
 
 @kernel
 def observe_batch(
-    state: State, slots: IntArray, offsets: LongArray, tokens: IntArray, cost: float
+    handle: LongArray, slots: IntArray, offsets: LongArray, tokens: IntArray, cost: float
 ) -> None:
-    """Learn from, append and index the new tokens of every slot, in the order given."""
+    """Learn from, append and index the new tokens of every slot of a packed state, in the order given."""
+    state = unpack(handle)
     for row in range(slots.shape[0]):
         slot = slots[row]
         new = tokens[offsets[row] : offsets[row + 1]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import kernel
+from specplug.kernels._jit import lean_kernel
 from specplug.kernels.layout import (
     BLOCK,
     CONTEXT,
@@ -50,7 +50,7 @@ from specplug.kernels.store import physical, seed_of
 from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
 
 
-@kernel
+@lean_kernel
 def load_context(slots: Slots, slot: Index, context: IntArray) -> Index:
     """Copy the last tokens of a stream to the front of ``context``; returns how many."""
     length = slots.numbers[slot, N_LENGTH]
@@ -60,7 +60,7 @@ def load_context(slots: Slots, slot: Index, context: IntArray) -> Index:
     return size
 
 
-@kernel
+@lean_kernel
 def _hash_context(context: IntArray, size: Index, seed: Any, hashes: LongArray) -> None:
     """Hash the last ``ORDERS[i]`` tokens of ``context[:size]`` into ``hashes[i]``; -1 where there are not so many."""
     for order in range(N_ORDERS):
@@ -77,7 +77,7 @@ def _hash_context(context: IntArray, size: Index, seed: Any, hashes: LongArray) 
             order += 1
 
 
-@kernel
+@lean_kernel
 def _token_before(slots: Slots, slot: Index, store: Store, position: Index) -> Any:
     """Token ``position`` of a stream, or of the store where ``slot`` is negative; -1 where it does not exist."""
     if slot >= 0:
@@ -87,7 +87,7 @@ def _token_before(slots: Slots, slot: Index, store: Store, position: Index) -> A
     return store.tokens[physical(store, position)]
 
 
-@kernel
+@lean_kernel
 def _match_length(
     slots: Slots, slot: Index, store: Store, position: Index, context: IntArray, size: Index
 ) -> Index:
@@ -102,7 +102,7 @@ def _match_length(
     return length
 
 
-@kernel
+@lean_kernel
 def _edit_extension(
     slots: Slots, slot: Index, store: Store, position: Index, context: IntArray, size: Index
 ) -> Index:
@@ -121,7 +121,7 @@ def _edit_extension(
     return best
 
 
-@kernel
+@lean_kernel
 def _take(
     state: State, owner: Index, position: Index, length: Index, size: Index, row: Index
 ) -> None:
@@ -136,7 +136,7 @@ def _take(
         )
 
 
-@kernel
+@lean_kernel
 def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Index:
     """Append the candidates of the request's own stream to the scratch; returns the new count."""
     slots, store, scratch = state.slots, state.store, state.scratch
@@ -173,7 +173,7 @@ def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Ind
     return count
 
 
-@kernel
+@lean_kernel
 def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Index:
     """Append the candidates of the store, within the request's namespace, to the scratch; returns the new count."""
     slots, store, scratch = state.slots, state.store, state.scratch
@@ -212,7 +212,7 @@ def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Inde
     return count
 
 
-@kernel
+@lean_kernel
 def _find_by_pointers(state: State, slot: Index, size: Index, count: Index) -> Index:
     """Append the places where copying had got to: past one substituted token, or past one inserted token."""
     slots, store, scratch = state.slots, state.store, state.scratch
@@ -241,7 +241,7 @@ def _find_by_pointers(state: State, slot: Index, size: Index, count: Index) -> I
     return count
 
 
-@kernel
+@lean_kernel
 def find_candidates(state: State, slot: Index, size: Index) -> Index:
     """All candidates of a request into the scratch; returns how many. Work is bounded by constants."""
     count = _find_in_stream(state, slot, size, 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import kernel
+from specplug.kernels._jit import lean_kernel
 from specplug.kernels.layout import (
     BY_AGE,
     BY_NEAR,
@@ -62,7 +62,7 @@ SHRINK_TOKEN = 1.0
 SHRINK_RECENCY = 4.0
 
 
-@kernel
+@lean_kernel
 def _length_bin(length: Index) -> Index:
     """Twelve bins of match lengths: exact up to 4, then coarser."""
     if length <= 4:
@@ -76,7 +76,7 @@ def _length_bin(length: Index) -> Index:
     return 11
 
 
-@kernel
+@lean_kernel
 def _log2_bin(value: Index, top: Index) -> Index:
     """Floor of the binary logarithm of ``value`` (0 for values below 2), at most ``top``."""
     result = 0
@@ -86,13 +86,13 @@ def _log2_bin(value: Index, top: Index) -> Index:
     return result
 
 
-@kernel
+@lean_kernel
 def _rate(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
     """Hit rate of a cell, shrunk to ``prior`` by ``strength`` pseudo-counts."""
     return (table[row, 0] + strength * prior) / (table[row, 1] + strength)
 
 
-@kernel
+@lean_kernel
 def _odds(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
     """Odds of a cell, shrunk likewise."""
     return (table[row, 0] + strength * prior) / (
@@ -100,7 +100,7 @@ def _odds(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
     )
 
 
-@kernel
+@lean_kernel
 def _hash_row(token: Any, length: Index) -> Any:
     """Row of a token at a match length in the hashed tables."""
     return (((np.int64(token) * np.int64(2654435769)) >> 7) & 8191) * 8 + min(
@@ -108,7 +108,7 @@ def _hash_row(token: Any, length: Index) -> Any:
     )
 
 
-@kernel
+@lean_kernel
 def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
     """Index of the last occurrence of ``token`` in a stream; -1 if it is not found in a bounded number of steps."""
     length = slots.numbers[slot, N_LENGTH]
@@ -130,7 +130,7 @@ def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
     return np.int64(-1)
 
 
-@kernel
+@lean_kernel
 def _classify(state: State, slot: Index, depth: Index, row: Index) -> None:
     """Write the table cells of candidate ``row``, which has been followed for ``depth`` tokens."""
     c = state.scratch.candidates[row]
@@ -147,7 +147,7 @@ def _classify(state: State, slot: Index, depth: Index, row: Index) -> None:
     c[CELL + BY_AGE] = parent * 12 + _log2_bin(max(1, end - c[POSITION] + depth), 11)
 
 
-@kernel
+@lean_kernel
 def _gather_token(
     state: State, tokens: LongArray, count: Index, token: Index
 ) -> tuple[Index, Index]:
@@ -161,7 +161,7 @@ def _gather_token(
     return count, count + 1
 
 
-@kernel
+@lean_kernel
 def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: Index) -> Index:
     """Group ``count`` candidates by their next token into the log at row ``start``; returns the number of tokens.
 
@@ -190,7 +190,7 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
     return found
 
 
-@kernel
+@lean_kernel
 def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: Index) -> Index:
     """Row of the recency table: how long ago ``token`` occurred in the request or in its draft so far."""
     slots = state.slots
@@ -204,7 +204,7 @@ def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: In
     return _log2_bin(ago + 1, 13) * 16 + _length_bin(length)
 
 
-@kernel
+@lean_kernel
 def _finish_features(state: State, slot: Index, depth: Index, row: Index, previous: Index) -> None:
     """Turn the raw votes of the ranked token in log row ``row`` into its features."""
     model = state.model
@@ -230,7 +230,7 @@ def _finish_features(state: State, slot: Index, depth: Index, row: Index, previo
         x[F_BOTH] = min(4.0, max(0.0, math.log(second / (1.0 - second)) + 3.0))
 
 
-@kernel
+@lean_kernel
 def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> None:
     """Which weight sets apply: by depth, by the best match length, by the number of distinct tokens."""
     longest = 0.0
@@ -242,7 +242,7 @@ def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> No
     sets[D_SET + 2] = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
 
 
-@kernel
+@lean_kernel
 def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous: Index) -> Index:
     """Probabilities of the next tokens of ``count`` candidates, into the log; returns the row of the best.
 

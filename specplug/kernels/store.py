@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import kernel
+from specplug.kernels._jit import lean_kernel
 from specplug.kernels.layout import (
     BLOCK,
     LONGEST,
@@ -23,19 +23,19 @@ from specplug.kernels.layout import (
 from specplug.kernels.streams import mix, token_at
 
 
-@kernel
+@lean_kernel
 def physical(store: Store, position: Index) -> Index:
     """The place in the ring of a stored position that still exists or is about to be written."""
     return position % store.tokens.shape[0]
 
 
-@kernel
+@lean_kernel
 def seed_of(namespace: Index) -> Any:
     """Hash seed of a namespace, so that the chains of different tenants hardly meet."""
     return mix(np.uint64(2166136261), namespace)
 
 
-@kernel
+@lean_kernel
 def _push_token(store: Store, namespace: Index, token: Index) -> None:
     """Write one token at the end of the ring, without linking it."""
     end = store.numbers[S_END]
@@ -48,7 +48,7 @@ def _push_token(store: Store, namespace: Index, token: Index) -> None:
     store.numbers[S_END] = end + 1
 
 
-@kernel
+@lean_kernel
 def store_output(slots: Slots, slot: Index, store: Store, start: Index, end: Index) -> None:
     """Append the tokens ``start .. end - 1`` of a stream to the store as one output, and link them.
 

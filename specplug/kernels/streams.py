@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import kernel
+from specplug.kernels._jit import lean_kernel
 from specplug.kernels.layout import (
     BUCKET_BITS,
     BUCKETS,
@@ -34,7 +34,7 @@ from specplug.kernels.layout import (
 )
 
 
-@kernel
+@lean_kernel
 def mix(state: Any, token: Any) -> Any:
     """One step of a 32-bit hash over the tokens of a context, newest first."""
     mixed = (
@@ -43,7 +43,7 @@ def mix(state: Any, token: Any) -> Any:
     return mixed ^ (mixed >> np.uint64(15))
 
 
-@kernel
+@lean_kernel
 def token_at(slots: Slots, slot: Index, position: Index) -> Any:
     """The token of a stream at ``position``."""
     return slots.tokens[
@@ -51,7 +51,7 @@ def token_at(slots: Slots, slot: Index, position: Index) -> Any:
     ]
 
 
-@kernel
+@lean_kernel
 def _split_page(page: Index) -> Index:
     """The page from which bucket page ``page`` (at least 1) is split off."""
     half = 1
@@ -60,7 +60,7 @@ def _split_page(page: Index) -> Index:
     return page - half
 
 
-@kernel
+@lean_kernel
 def bucket_page(hashed: Index, pages: Index) -> Index:
     """The bucket page of a hash value in a table of ``pages`` pages (linear hashing)."""
     half = 1
@@ -70,13 +70,13 @@ def bucket_page(hashed: Index, pages: Index) -> Index:
     return page if page < pages else page & (half - 1)
 
 
-@kernel
+@lean_kernel
 def bucket_of(hashed: Index) -> Index:
     """The bucket of a hash value within its page."""
     return hashed >> (32 - BUCKET_BITS)
 
 
-@kernel
+@lean_kernel
 def begin_stream(slots: Slots, slot: Index, prompt_length: Index, namespace: Index) -> None:
     """Make ``slot`` an empty stream."""
     numbers = slots.numbers
@@ -90,7 +90,7 @@ def begin_stream(slots: Slots, slot: Index, prompt_length: Index, namespace: Ind
         numbers[slot, N_POINTER + source] = 0
 
 
-@kernel
+@lean_kernel
 def append_tokens(slots: Slots, slot: Index, tokens: IntArray) -> None:
     """Append ``tokens`` to the stream of ``slot``, taking pages from the free stack."""
     length = slots.numbers[slot, N_LENGTH]
@@ -105,7 +105,7 @@ def append_tokens(slots: Slots, slot: Index, tokens: IntArray) -> None:
     slots.numbers[slot, N_LENGTH] = length
 
 
-@kernel
+@lean_kernel
 def _open_bucket_page(slots: Slots, slot: Index, page: Index) -> None:
     """Prepare the buckets that come with page ``page`` of a stream."""
     new = slots.pages[slot, page]
@@ -118,7 +118,7 @@ def _open_bucket_page(slots: Slots, slot: Index, page: Index) -> None:
             slots.heads[new, order, bucket] = slots.heads[old, order, bucket]
 
 
-@kernel
+@lean_kernel
 def index_stream(slots: Slots, slot: Index, end: Index) -> None:
     """Link the positions up to ``end`` (excluded) that are not linked yet."""
     start = slots.numbers[slot, N_INDEXED]
@@ -146,7 +146,7 @@ def index_stream(slots: Slots, slot: Index, end: Index) -> None:
     slots.numbers[slot, N_INDEXED] = max(start, end)
 
 
-@kernel
+@lean_kernel
 def free_stream(slots: Slots, slot: Index) -> None:
     """Give the pages of ``slot`` back."""
     length = slots.numbers[slot, N_LENGTH]
