@@ -21,6 +21,8 @@ def _pages(slots: layout.Slots) -> str:
     owners: dict[int, int] = {}
     for slot in range(len(slots.numbers)):
         for page in _assigned(slots, slot):
+            if not 0 <= page < len(slots.free):
+                return f"slot {slot} holds page {page}, but there are {len(slots.free)}"
             if page in owners:
                 return f"page {page} belongs to slots {owners[page]} and {slot}"
             owners[page] = slot
@@ -45,6 +47,8 @@ def _links(slots: layout.Slots) -> str:
             continue
         pages = _assigned(slots, slot)
         own = links[:, pages].reshape(layout.N_ORDERS, -1)[:, :indexed]
+        for order, position in np.argwhere(own < 0)[:1]:
+            return f"slot {slot}, order {layout.ORDERS[order]}: position {position} links to {own[order, position]}"
         later = np.argwhere(own >= np.arange(indexed))
         later = later[later[:, 1] > 0]
         if len(later):
@@ -66,6 +70,23 @@ def _store(store: layout.Store) -> str:
         return f"the store has {capacity} tokens and {len(store.namespaces)} blocks"
     if end > layout.BLOCK and store.tokens[(end - 1) % capacity] != layout.SEPARATOR:
         return "the last output of the store has no separator"
+    # Links and buckets hold positions modulo 2**32, of which nothing can be said once there are more.
+    return _store_links(store, end) if end < 2**32 else ""
+
+
+def _store_links(store: layout.Store, end: int) -> str:
+    for order, bucket in np.argwhere(store.heads >= end)[:1]:
+        return (
+            f"store, order {layout.ORDERS[order]}: a bucket points to {store.heads[order, bucket]}, "
+            f"but the store ends at {end}"
+        )
+    positions = np.arange(max(0, end - len(store.tokens)), end)
+    links = store.links[:, positions % max(1, len(store.tokens))]
+    for order, column in np.argwhere(links > positions)[:1]:
+        return (
+            f"store, order {layout.ORDERS[order]}: position {positions[column]} links "
+            f"{links[order, column]} places back"
+        )
     return ""
 
 

@@ -126,9 +126,10 @@ class SuffixIndex:
 
     def tokens(self, slot: int) -> TokenArray:
         """A copy of the stream of ``slot``."""
+        slot = self._check_slot(slot)
         slots = self.state.slots
         length = int(slots.numbers[slot, layout.N_LENGTH])
-        used = slots.pages[self._check_slot(slot), : -(-length // layout.PAGE)]
+        used = slots.pages[slot, : -(-length // layout.PAGE)]
         return slots.tokens.reshape(-1, layout.PAGE)[used].reshape(-1)[:length].copy()
 
     @property

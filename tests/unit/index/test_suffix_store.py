@@ -1,0 +1,205 @@
+"""The store of finished outputs: an exact budget, eviction, tenants, and what enters it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specplug.index.suffix import SuffixIndex, store_bytes, store_layout
+from specplug.kernels import layout
+from specplug.types import Context
+
+BUDGETS = [
+    0,
+    1,
+    15,
+    1000,
+    1068,
+    1500,
+    2000,
+    2048,
+    3000,
+    4096,
+    10_000,
+    65_536,
+    100_001,
+    10**6,
+    2**24,
+]
+
+
+def phrase(number: int, length: int = 19) -> list[int]:
+    """Tokens that occur in no other phrase."""
+    return [100_000 * (number + 1) + place for place in range(length)]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_the_store_takes_what_it_may_and_not_a_byte_more(budget: int) -> None:
+    index = SuffixIndex(Context(100, 100, 4, 2), budget, 0.03)
+    arrays = sum(array.nbytes for array in index.state.store)
+    assert index.store_bytes == (arrays if budget >= 1248 else 0)
+    assert index.store_bytes <= budget
+    # A block of 16 tokens costs 260 bytes; no more than the next step of the tables may lie idle.
+    assert budget < 1248 or budget - index.store_bytes < 260
+    assert index.check_invariants() == ""
+
+
+def test_bytes_are_foretold_for_every_budget() -> None:
+    for budget in range(0, 40_000, 13):
+        capacity, buckets = store_layout(budget)
+        assert capacity == 0 or store_bytes(capacity, buckets) <= budget
+        assert capacity % layout.BLOCK == 0
+        assert buckets & (buckets - 1) == 0, "a power of two"
+
+
+def test_a_larger_budget_never_holds_less_by_more_than_the_tables_growth() -> None:
+    held = [store_layout(budget)[0] for budget in range(2000, 2**20, 1000)]
+    assert all(after >= 0.7 * before for before, after in pairwise(held))
+    assert held[-1] > 45_000, "about 47,000 tokens per MB, as the option's help says"
+
+
+@pytest.mark.parametrize("budget", [1600, 3000, 20_000])
+def test_the_bytes_never_change_however_much_is_stored(lists: Any, budget: int) -> None:
+    index = lists(budget)
+    before = index.index.store_bytes
+    for number in range(120):
+        index.store(phrase(number, 1 + number % 60))
+        assert index.index.store_bytes == before <= budget
+        assert index.index.check_invariants() == ""
+    assert index.index.stored_tokens == len(index.index.state.store.tokens)
+
+
+def test_without_a_budget_nothing_is_kept(lists: Any) -> None:
+    index = lists(0)
+    index.store(phrase(0))
+    assert index.draft_after(phrase(0)[:4]) == []
+    assert (index.index.stored_tokens, index.index.store_bytes) == (0, 0)
+    assert index.index.check_invariants() == ""
+
+
+def test_what_one_request_said_is_drafted_for_the_next(lists: Any) -> None:
+    index = lists()
+    index.store(phrase(0))
+    assert index.draft_after(phrase(0)[:4]) == phrase(0)[4:12]
+    assert index.draft_after(phrase(0)[10:14]) == phrase(0)[14:]
+
+
+def test_only_output_is_kept_and_no_prompt(lists: Any) -> None:
+    index = lists()
+    index.start(phrase(0) + phrase(1), prompt=19)
+    index.index.finish(0, True, frozenset())
+    assert index.draft_after(phrase(0)[:4]) == []
+    assert index.draft_after(phrase(1)[:4]) == phrase(1)[4:12]
+
+
+def test_a_request_that_said_nothing_leaves_nothing(lists: Any) -> None:
+    index = lists()
+    index.start(phrase(0))
+    index.index.finish(0, True, frozenset())
+    assert index.index.stored_tokens == 0
+
+
+def test_a_draft_does_not_run_into_the_next_output(lists: Any) -> None:
+    index = lists()
+    index.store(phrase(0, 6))
+    index.store(phrase(1, 31))  # with its separator exactly two blocks
+    index.store(phrase(2, 6))
+    assert index.draft_after(phrase(0)[:4]) == phrase(0)[4:6]
+    assert index.draft_after(phrase(1, 31)[25:28]) == phrase(1, 31)[28:]
+
+
+def test_not_kept_means_no_trace(lists: Any) -> None:
+    index = lists()
+    before = [array.copy() for array in index.index.state.store]
+    index.start([], slot=3)
+    index.observe(phrase(0), slot=3)
+    index.index.finish(3, False, frozenset())
+    for array, was in zip(index.index.state.store, before, strict=True):
+        np.testing.assert_array_equal(array, was)
+    assert index.draft_after(phrase(0)[:4]) == []
+
+
+def test_the_oldest_output_goes_and_the_newest_stays(lists: Any) -> None:
+    index = lists(3000)
+    assert len(index.index.state.store.tokens) == 128, "four outputs of 19 tokens and padding"
+    for number in range(12):
+        index.store(phrase(number))
+        known = [index.draft_after(phrase(n)[3:5]) for n in range(number + 1)]
+        alive = [n for n, draft in enumerate(known) if draft]
+        assert alive == list(range(max(0, number - 3), number + 1))
+        assert [known[n] for n in alive] == [phrase(n)[5:13] for n in alive]
+        assert index.index.check_invariants() == ""
+
+
+def test_an_output_longer_than_the_ring_keeps_its_end(lists: Any) -> None:
+    index = lists(3000)
+    index.store(phrase(0, 500))
+    assert index.index.stored_tokens <= 128
+    assert index.draft_after(phrase(0, 500)[490:492]) == phrase(0, 500)[492:]
+    assert index.draft_after(phrase(0, 500)[300:304]) == []
+    assert index.index.check_invariants() == ""
+
+
+def test_an_output_is_cut_behind_its_first_stop_token(lists: Any) -> None:
+    index = lists()
+    output = [*phrase(0, 6), 7, *phrase(1, 6), 8, *phrase(2, 6)]
+    index.store(output, stops=[8, 7])
+    assert index.draft_after(phrase(0)[2:4]) == [*phrase(0)[4:6], 7]
+    assert index.draft_after([7]) == []
+    assert index.draft_after(phrase(1)[:3]) == []
+    assert index.index.stored_tokens == 16
+
+
+def test_a_stop_token_in_the_prompt_ends_no_output(lists: Any) -> None:
+    index = lists()
+    index.start([7, 5, 7, *phrase(0)], prompt=3)
+    index.index.finish(0, True, frozenset({7}))
+    assert index.draft_after(phrase(0)[:4]) == phrase(0)[4:12]
+
+
+def test_an_output_with_a_separator_is_stored_around_it(lists: Any) -> None:
+    index = lists()
+    index.store([*phrase(0, 6), -1, *phrase(1, 6)])
+    assert index.draft_after(phrase(0)[1:3]) == phrase(0)[3:6]
+    assert index.draft_after(phrase(1)[1:3]) == phrase(1)[3:6]
+    assert index.draft_after([-1]) == []
+
+
+def test_one_tenants_text_is_never_drafted_for_another(lists: Any) -> None:
+    index = lists()
+    secret = phrase(0)
+    index.store(secret, namespace="a")
+    for start in range(len(secret) - 1):
+        assert index.draft_after(secret[start : start + 4], namespace="b") == []
+        assert index.draft_after(secret[start : start + 4]) == []
+    assert index.draft_after(secret[:4], namespace="a") == secret[4:12]
+    index.store([*secret[:6], 7], namespace="b")
+    assert index.draft_after(secret[:4], namespace="b") == [*secret[4:6], 7]
+    assert index.draft_after(secret[:4], namespace="a") == secret[4:12]
+
+
+def test_tenants_that_share_every_bucket_stay_apart(lists: Any) -> None:
+    # A tiny store has few buckets, so that the chains of all tenants are the same ones.
+    index = lists(1600)
+    for number in range(40):
+        index.store([1, 2, 3, 4, 1000 + number], namespace=f"t{number}")
+        for other in range(max(0, number - 3), number + 2):
+            draft = index.draft_after([1, 2, 3, 4], namespace=f"t{other}")
+            assert draft in ([], [1000 + other])
+        assert index.draft_after([1, 2, 3, 4], namespace=f"t{number}") == [1000 + number]
+
+
+def test_the_ring_goes_on_when_its_positions_exceed_32_bits(lists: Any) -> None:
+    index = lists(3000)
+    store = index.index.state.store
+    store.numbers[layout.S_END] = 2**32 - 48
+    for number in range(9):
+        index.store(phrase(number))
+        alive = [n for n in range(number + 1) if index.draft_after(phrase(n)[3:5])]
+        assert alive == list(range(max(0, number - 3), number + 1))
+        assert index.draft_after(phrase(number)[:4]) == phrase(number)[4:12]
+    assert store.numbers[layout.S_END] > 2**32
+    assert index.index.check_invariants() == ""
