@@ -26,6 +26,10 @@ test: lint test-core test-vllm ## everything that must pass: lint, core, packagi
 test-core: ## core and packaging tests, no engine (under 2 minutes)
 	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long"
 
+test-lowest: ## core tests at the lowest versions that the package allows
+	$(PYTHON) tools/environments.py run lowest $(PYTEST) tests --ignore=tests/engines \
+		--ignore=tests/packaging -m "not vllm and not long"
+
 test-vllm: ## tests that start the real vLLM
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and not long"
 

@@ -54,6 +54,7 @@ class Environment:
 
 ENVIRONMENTS = {
     "core": Environment("requirements/core.txt", "about 1 minute, 0.6 GB of disk"),
+    "lowest": Environment("requirements/lowest.txt", "about 1 minute, 0.6 GB of disk"),
     "vllm": Environment(
         "requirements/vllm.txt",
         "2 to 5 minutes, 2 GB of disk",
