@@ -13,7 +13,7 @@ PYTEST := -P -m pytest
 .DEFAULT_GOAL := help
 # The machines this runs on are small, and one engine at a time is enough for them.
 .NOTPARALLEL:
-.PHONY: help demo test test-core test-vllm test-long lint format bench clean
+.PHONY: help demo test test-core test-vllm test-lowest test-long coverage lint format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,8 +33,13 @@ test-lowest: ## core tests at the lowest versions that the package allows
 test-vllm: ## tests that start the real vLLM
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and not long"
 
+coverage: ## line and branch coverage of the core tests, kernels interpreted so that their lines count
+	NUMBA_DISABLE_JIT=1 $(CORE) -P -m coverage run -m pytest tests --ignore=tests/engines \
+		--ignore=tests/packaging -m "not vllm and not long and not jit"
+	$(CORE) -m coverage report --skip-covered
+
 test-long: ## the tests that take minutes each, without and with an engine
-	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "long and not vllm"
+	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "long and not vllm" || [ $$? -eq 5 ] # 5: there is none
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and long"
 
 lint: ## ruff, formatting, mypy --strict on the installed package
