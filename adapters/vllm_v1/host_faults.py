@@ -7,16 +7,21 @@ that samples draws from a wrong distribution as soon as there are drafts in its 
 
 The same versions, also on the CPU only: the top-k filter takes the maximum of the k of all draft positions,
 which does not exist on a step without drafts. A request with ``top_k`` and no ``top_p`` ends the engine that way.
+
+And once more on the CPU: every engine that starts in a process registers the same kernels again and for that scans all
+loaded modules, in a way that numba's (which our kernels, and vLLM's own ``ngram``, load) do not survive. A second
+engine in one process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``) therefore dies at start.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MODULE = "vllm.v1.sample.rejection_sampler"
+DISPATCHER = "vllm.triton_utils.dispatcher"
 _MARK = "_specplug_repair"
 
 #: Odd values: uninitialised memory must not contain them by chance.
@@ -98,6 +103,40 @@ def _repair_filter(module: Any, log: logging.Logger) -> None:
     )
 
 
+def register_once(
+    register_kernels: Callable[..., Any], registry: Mapping[str, tuple[Any, Any]]
+) -> Callable[..., Any]:
+    """The host's function, asked only for kernels that are not registered yet with the same implementation."""
+
+    @functools.wraps(register_kernels)
+    def register(overrides: Mapping[str, Callable[..., Any]]) -> None:
+        new = {
+            name: implementation
+            for name, implementation in overrides.items()
+            if name not in registry or registry[name][1] is not implementation
+        }
+        if new:
+            register_kernels(new)
+
+    setattr(register, _MARK, True)
+    return register
+
+
+def _repair_registration(log: logging.Logger) -> None:
+    from importlib import import_module
+
+    try:
+        module = import_module(DISPATCHER)
+    except ImportError:
+        return
+    host = getattr(module, "register_kernels", None)
+    registry = getattr(module, "_registry", None)
+    if host is None or not isinstance(registry, dict) or getattr(host, _MARK, False):
+        return
+    module.register_kernels = register_once(host, registry)  # type: ignore[attr-defined]
+    log.debug("specplug: %s.register_kernels skips what is registered already", DISPATCHER)
+
+
 def repair(log: logging.Logger) -> str:
     """Test the host functions and replace those that fail.
 
@@ -112,6 +151,7 @@ def repair(log: logging.Logger) -> str:
     except ImportError:
         return "absent"
     _repair_filter(module, log)
+    _repair_registration(log)
     host = getattr(module, "expand_batch_to_tokens", None)
     if host is None:
         return "absent"

@@ -99,6 +99,25 @@ SYMBOLS: tuple[HostSymbol, ...] = (
         purpose="on the CPU: tested, and replaced if it fails the test",
         required=False,
     ),
+    HostSymbol(
+        "vllm.v1.sample.rejection_sampler",
+        "apply_top_k_top_p",
+        purpose="on the CPU: tested, and guarded if it fails the test",
+        required=False,
+    ),
+    HostSymbol(
+        "vllm.triton_utils.dispatcher",
+        "register_kernels",
+        ("overrides",),
+        purpose="on the CPU: guarded, so that a process can start a second engine",
+        required=False,
+    ),
+    HostSymbol(
+        "vllm.distributed.parallel_state",
+        "get_tensor_model_parallel_rank",
+        purpose="read: one rank of a tensor-parallel group drafts",
+        required=False,
+    ),
 )
 
 

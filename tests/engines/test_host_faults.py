@@ -118,6 +118,31 @@ def test_top_k_without_drafts_is_guarded(sampler: Any, caplog: pytest.LogCapture
     )
 
 
+SECOND_ENGINE = """
+import logging, sys
+from vllm.platforms import current_platform
+assert current_platform.is_cpu()
+import vllm.v1.worker.gpu_model_runner
+current_platform.register_triton_kernel_overrides()
+import numba
+if sys.argv[1] == "repaired":
+    from specplug.adapters.vllm_v1 import host_faults
+    host_faults.repair(logging.getLogger("specplug"))
+current_platform.register_triton_kernel_overrides()
+"""
+
+
+def test_a_second_engine_can_start_in_the_process() -> None:
+    def start(how: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-c", SECOND_ENGINE, how]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert start("repaired").returncode == 0
+    assert "has no attribute 'get'" in start("as it is").stderr, (
+        "this vLLM no longer has the fault: the guard then does nothing, and this line may go"
+    )
+
+
 def test_registering_imports_no_worker_module() -> None:
     """The plugin runs in every process; the worker modules cost seconds and may initialise a device."""
     code = """
