@@ -277,6 +277,7 @@ def main() -> None:
     engine: OfflineEngine | None = None
     for line in sys.stdin:
         message = json.loads(line)
+        answer: dict[str, Any]
         try:
             if engine is None:
                 engine = OfflineEngine(message["options"])

@@ -167,7 +167,7 @@ ENTRIES = {
 }
 
 
-@pytest.mark.jit
+@pytest.mark.compiled
 def test_nothing_is_compiled_once_the_proposer_is_built() -> None:
     """Compiling takes seconds, which a request would have to wait for."""
     done = subprocess.run(

@@ -111,7 +111,7 @@ def double(number):
 """
 
 
-@pytest.mark.jit
+@pytest.mark.compiled
 def test_machine_code_lands_in_the_folder_of_its_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +123,7 @@ def test_machine_code_lands_in_the_folder_of_its_digest(
     assert list((tmp_path / "cache").rglob("doubling.double-*.nbc"))
 
 
-@pytest.mark.jit
+@pytest.mark.compiled
 def test_numba_is_configured_as_before_once_a_kernel_is_decorated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
