@@ -20,7 +20,8 @@ class HistoryProposer:
 
     Attributes:
         histories: per live slot, all tokens so far.
-        finished: the texts of requests that ended with ``keep``, oldest first.
+        namespaces: per live slot.
+        finished: namespace and text of the requests that ended with ``keep``, oldest first.
     """
 
     capabilities = Capabilities(shares_requests=True)
@@ -28,10 +29,12 @@ class HistoryProposer:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.histories: dict[int, list[int]] = {}
-        self.finished: list[list[int]] = []
+        self.namespaces: dict[int, str] = {}
+        self.finished: list[tuple[str, list[int]]] = []
 
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
         self.histories[slot] = history.tolist()
+        self.namespaces[slot] = request.namespace
 
     def observe(self, observed: Observed) -> None:
         for row, slot in enumerate(observed.slots.tolist()):
@@ -40,31 +43,32 @@ class HistoryProposer:
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         for row, (slot, ceiling) in enumerate(zip(slots.tolist(), ceilings.tolist(), strict=True)):
-            guess = self.guess(self.histories[slot], ceiling)[:ceiling]
+            guess = self.guess(slot, self.histories[slot])[:ceiling]
             out.tokens[row, : len(guess)] = guess
             out.survival[row, : len(guess)] = 0.5
             out.lengths[row] = len(guess)
 
     def finish(self, slot: int, keep: bool) -> None:
-        text = self.histories.pop(slot)
+        text, namespace = self.histories.pop(slot), self.namespaces.pop(slot)
         if keep:
-            self.finished.append(text)
+            self.finished.append((namespace, text))
 
-    def guess(self, history: list[int], ceiling: int) -> list[int]:
-        """The draft after ``history``; what exceeds ``ceiling`` is cut off."""
+    def guess(self, slot: int, history: list[int]) -> list[int]:
+        """The draft after ``history``; what exceeds the ceiling is cut off."""
         raise NotImplementedError
 
 
 class CopyProposer(HistoryProposer):
     """Copies what followed the last earlier occurrence of the last token, here or in a finished request."""
 
-    def guess(self, history: list[int], ceiling: int) -> list[int]:
+    def guess(self, slot: int, history: list[int]) -> list[int]:
         if not history:
             return []
         last = history[-1]
         if not 0 <= last < self.context.vocab_size:
             return []
-        for text in (history[:-1], *reversed(self.finished)):
+        shared = [text for name, text in self.finished if name == self.namespaces[slot]]
+        for text in (history[:-1], *reversed(shared)):
             for place in range(len(text) - 1, -1, -1):
                 if text[place] == last:
                     return self._readable(text[place + 1 :])
@@ -82,8 +86,8 @@ class ConstantProposer(HistoryProposer):
         super().__init__(context)
         self.tokens = tokens
 
-    def guess(self, history: list[int], ceiling: int) -> list[int]:
-        return list(self.tokens)
+    def guess(self, slot: int, history: list[int]) -> list[int]:
+        return [token for token in self.tokens if token < self.context.vocab_size]
 
 
 def constant(*tokens: int) -> Callable[[Context], ConstantProposer]:
