@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specplug.adapters.common import host_logger
-from specplug.adapters.vllm_v1 import requirements
+from specplug.adapters.vllm_v1 import requirements, salts
 from specplug.adapters.vllm_v1.options import is_ours, translate
 from specplug.errors import SettingsError
 
@@ -22,6 +22,7 @@ def install() -> None:
     """
     from vllm.engine.arg_utils import EngineArgs
 
+    salts.carry()
     original = getattr(EngineArgs, "create_speculative_config", None)
     if original is None:
         found = requirements.installed_version()
@@ -43,6 +44,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             warning = requirements.require()
             if warning:
                 host_logger("vllm").warning("specplug: %s", warning)
+            salts.carry(load=True)
         translated = translate(config)
         if translated is not config:
             self.speculative_config = translated

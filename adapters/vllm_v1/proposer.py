@@ -15,6 +15,7 @@ from specplug.adapters.vllm_v1 import host_faults, setup
 from specplug.adapters.vllm_v1.binding import bind
 from specplug.adapters.vllm_v1.options import PREFIX, Choice
 from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
+from specplug.adapters.vllm_v1.salts import salt_of
 from specplug.adapters.vllm_v1.timing import StepTimes
 from specplug.session import Session
 from specplug.types import TokenArray
@@ -52,6 +53,7 @@ class VllmProposer:
         self.sampling = host_faults.repair(self.log) if setup.on_cpu() else "not tested"
         self._masked: dict[str, MaskedHistory] = {}
         self._withheld: set[str] = set()
+        self._salts: dict[str, str] = {}
         self._hook_time = 0
         self._cap = setup.HostCap(self.width)
         self._bind()
@@ -88,6 +90,9 @@ class VllmProposer:
             for new in scheduler_output.scheduled_new_reqs:
                 # Still known: a streamed-in continuation of the prompt, or an id used again.
                 self._end(new.req_id)
+                salt = salt_of(new)
+                if salt:
+                    self._salts[new.req_id] = salt
         except Exception:  # noqa: BLE001  the runner must go on: without this, vLLM would fail every request
             self._fault("after_update", ())
         self._hook_time += time.perf_counter_ns() - started
@@ -178,7 +183,7 @@ class VllmProposer:
         if not has_tokens(state):
             self._withheld.add(request_id)
             return False
-        request, complaint = describe(request_id, state)
+        request, complaint = describe(request_id, state, self._salts.get(request_id, ""))
         if complaint:
             self.log.warning("specplug: request %s: %s; ignored", request_id, complaint)
         features = getattr(state, "mm_features", None)
@@ -204,6 +209,7 @@ class VllmProposer:
     def _end(self, request_id: str, keep: bool = True) -> None:
         self._withheld.discard(request_id)
         self._masked.pop(request_id, None)
+        self._salts.pop(request_id, None)
         if self.session is not None:
             # An aborted request's text was emitted like any other, so it is kept too.
             self.session.finish(request_id, keep)

@@ -13,7 +13,7 @@ from specplug.types import SEPARATOR, TOKEN_DTYPE, Request, TokenArray
 EXTRA = "specplug"
 
 
-def describe(request_id: str, state: Any) -> tuple[Request, str]:
+def describe(request_id: str, state: Any, cache_salt: str = "") -> tuple[Request, str]:
     """A :class:`Request` from vLLM's ``CachedRequestState``, and a complaint about its extra_args (or "").
 
     The end-of-sequence id and ``stop_token_ids`` both end the output, except that ``ignore_eos`` takes the former out
@@ -38,7 +38,7 @@ def describe(request_id: str, state: Any) -> tuple[Request, str]:
         stop_token_ids=frozenset(stops),
         max_output=getattr(params, "max_tokens", None),
         draft_limit=limit,
-        namespace=_namespace(state, namespace),
+        namespace=_namespace(state, cache_salt, namespace),
         temperature=temperature,
     )
     return request, complaint
@@ -49,13 +49,12 @@ def has_tokens(state: Any) -> bool:
     return getattr(state, "prompt_embeds", None) is None and state.sampling_params is not None
 
 
-def _namespace(state: Any, wished: str) -> str:
+def _namespace(state: Any, salt: str, wished: str) -> str:
     """Requests share text only if the client's namespace, the LoRA adapter and the cache salt are all equal."""
     parts = []
     lora = getattr(state, "lora_request", None)
     if lora is not None:
         parts.append(f"lora={lora.lora_int_id}:{lora.lora_name}")
-    salt = getattr(state, "cache_salt", None)
     if salt:
         parts.append(f"salt={salt}")
     if wished:

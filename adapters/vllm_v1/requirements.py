@@ -93,6 +93,14 @@ SYMBOLS: tuple[HostSymbol, ...] = (
         required=False,
     ),
     HostSymbol(
+        _OUTPUT,
+        "NewRequestData.from_request",
+        ("request",),
+        "engine core",
+        "wrapped: cache salts, so that tenants kept apart by salt share no drafts",
+        required=False,
+    ),
+    HostSymbol(
         "vllm.v1.sample.rejection_sampler",
         "expand_batch_to_tokens",
         ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),

@@ -80,6 +80,7 @@ class _Running:
     target: Target
     prefill_left: int = 0
     draft: list[int] = field(default_factory=list)
+    attached: dict[str, Any] = field(default_factory=dict)
     new: bool = True
 
 
@@ -106,11 +107,13 @@ class StubHost:
         prompt: Sequence[int],
         prefill_steps: int = 0,
         target: Target | None = None,
+        attached: dict[str, Any] | None = None,
         **given: Any,
     ) -> None:
         """A request arrives; its prompt takes ``prefill_steps`` steps before the one that samples.
 
         ``target`` overrides the host's for this request, ``given`` are its sampling parameters.
+        ``attached`` is what other parts of a plugin hung on the scheduler's view of the request.
         """
         extra = {
             k: given.pop(k) for k in ("mm_features", "lora_request", "prompt_embeds") if k in given
@@ -119,7 +122,12 @@ class StubHost:
             num_prompt_tokens=len(prompt), sampling_params=DefaultParams(**given), **extra
         )
         self.running[request_id] = _Running(
-            list(prompt), len(prompt), state, target or self.target, prefill_steps
+            list(prompt),
+            len(prompt),
+            state,
+            target or self.target,
+            prefill_steps,
+            attached=attached or {},
         )
 
     def end(self, request_id: str) -> None:
@@ -149,7 +157,9 @@ class StubHost:
         self.runner._update_states(
             SimpleNamespace(
                 finished_req_ids=self._ended,
-                scheduled_new_reqs=[SimpleNamespace(req_id=r, state=e.state) for r, e in new],
+                scheduled_new_reqs=[
+                    SimpleNamespace(req_id=r, state=e.state, **e.attached) for r, e in new
+                ],
                 **({} if planned is None else {"num_spec_tokens_to_schedule": planned}),
             )
         )

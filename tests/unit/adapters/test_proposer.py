@@ -167,6 +167,17 @@ def test_stop_ids_and_limits_reach_the_request(make: Any) -> None:
     assert all(len(draft) <= 2 for _ in range(4) for draft in host.step())
 
 
+def test_requests_of_different_salts_are_kept_apart(make: Any) -> None:
+    host, adapter = make()
+    host.add("a", PROMPT, attached={"specplug_cache_salt": "s1"})
+    host.add("b", PROMPT)
+    host.step()
+    assert [r.namespace for r in adapter.session.proposer.started] == ["salt=s1", ""]
+    host.end("a")
+    host.step()
+    assert adapter._salts == {}
+
+
 def test_image_placeholders_are_separators(make: Any) -> None:
     from types import SimpleNamespace
 

@@ -13,12 +13,11 @@ from specplug.testing.stub_host import DefaultParams
 from specplug.types import SEPARATOR
 
 
-def state(lora: Any = None, salt: Any = None, **given: Any) -> Any:
+def state(lora: Any = None, **given: Any) -> Any:
     return SimpleNamespace(
         num_prompt_tokens=5,
         sampling_params=DefaultParams(**given),
         lora_request=lora,
-        cache_salt=salt,
     )
 
 
@@ -32,13 +31,13 @@ def test_tenants_adapters_and_salts_are_kept_apart() -> None:
     lora = SimpleNamespace(lora_int_id=3, lora_name="poet")
     wish = {"specplug": {"namespace": "t"}}
     found = {
-        describe("r", each)[0].namespace
-        for each in (
-            state(),
-            state(lora=lora),
-            state(salt="s"),
-            state(extra_args=wish),
-            state(lora=lora, salt="s", extra_args=wish),
+        describe("r", each, salt)[0].namespace
+        for each, salt in (
+            (state(), ""),
+            (state(lora=lora), ""),
+            (state(), "s"),
+            (state(extra_args=wish), ""),
+            (state(lora=lora, extra_args=wish), "s"),
         )
     }
     assert len(found) == 5
@@ -92,3 +91,31 @@ def test_a_masked_history_follows_growth_and_rewinds() -> None:
         for start, size in ranges:
             expected[start : start + size] = SEPARATOR
         assert masked.follow(row[:length]).tolist() == expected.tolist(), f"at length {length}"
+
+
+def test_salts_travel_with_new_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    from specplug.adapters.vllm_v1 import salts
+
+    class NewRequestData:
+        def __init__(self, request_id: str) -> None:
+            self.req_id = request_id
+
+        @classmethod
+        def from_request(cls, request: Any, block_ids: Any) -> NewRequestData:
+            assert block_ids == "blocks"
+            return cls(request.request_id)
+
+    salts.carry()  # the module is not loaded: nothing happens
+    module = types.ModuleType(salts.MODULE)
+    module.NewRequestData = NewRequestData  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, salts.MODULE, module)
+    salts.carry()
+    salts.carry()
+    salted = NewRequestData.from_request(SimpleNamespace(request_id="a", cache_salt="s"), "blocks")
+    plain = NewRequestData.from_request(SimpleNamespace(request_id="b", cache_salt=None), "blocks")
+    assert (salted.req_id, salts.salt_of(salted)) == ("a", "s")
+    assert (plain.req_id, salts.salt_of(plain)) == ("b", "")
+    assert vars(plain) == {"req_id": "b"}, "a request without a salt was touched"
