@@ -27,6 +27,17 @@ def test_ignore_eos_takes_the_end_of_sequence_id_out() -> None:
     assert ignoring.stop_token_ids == {7}
 
 
+def test_seeded_sampling_gets_drafts_only_on_demand() -> None:
+    def limit(**given: Any) -> int | None:
+        return describe("r", state(**given))[0].draft_limit
+
+    assert limit(temperature=1.0, seed=3) == 0
+    assert limit(temperature=0.0, seed=3) is None
+    assert limit(temperature=1.0) is None
+    wish = {"specplug": {"draft_limit": 5}}
+    assert limit(temperature=1.0, seed=3, extra_args=wish) == 5
+
+
 def test_tenants_adapters_and_salts_are_kept_apart() -> None:
     lora = SimpleNamespace(lora_int_id=3, lora_name="poet")
     wish = {"specplug": {"namespace": "t"}}
