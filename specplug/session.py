@@ -365,8 +365,6 @@ class Session:
                 raise
             self.faulted = True
             self.stats.faults += 1
-            for entry in self._live.values():
-                entry.draft = None
             if method == "propose":
                 out = arguments[-1]
                 assert isinstance(out, DraftBuffers)

@@ -62,10 +62,7 @@ ARROWS = {
         *("specplug.session", "specplug.registry", "specplug.verify", "specplug.reference"),
         *("numpy", "hypothesis", *BASE),
     ),
-    "specplug.testing.plugin": _row(
-        *("specplug.session", "specplug.registry", "specplug.verify", "specplug.reference"),
-        *("numpy", "hypothesis", "pytest", *BASE),
-    ),
+    "specplug.testing.plugin": _row("specplug.testing", "pytest", *BASE),
     "specplug.proposers": _row("specplug.index", "specplug.kernels", "numpy", *BASE),
     "specplug.adapters": _row(),
     "specplug.adapters.common": _row("specplug.session", "specplug.registry", "numpy", *BASE),

@@ -251,6 +251,18 @@ def test_a_tree_cut_to_its_ceiling_keeps_its_first_nodes(tree_proposer: Any) -> 
     assert session.stats.accepted == 1, "node 21 was cut off"
 
 
+def test_a_tree_waits_for_a_preempted_request(tree_proposer: Any) -> None:
+    context = Context(vocab_size=100, max_length=50, max_draft=6, max_requests=2)
+    session = Session(tree_proposer, context, on_fault="raise")
+    tree_proposer.draft, tree_proposer.parents = TREE
+    session.step(["a"], [tokens(1)])
+    tree_proposer.draft, tree_proposer.parents = [9, 9, 9, 9, 9, 9], [ROOT] * 6
+    session.step(["b"], [tokens(1)])  # in the row, and so in the buffers, that a had
+    tree_proposer.drafts = {"a": []}
+    session.step(["a"], [tokens(1, 10, 20, 31, 5)])
+    assert session.stats.accepted == 3
+
+
 def test_buffers_hold_what_the_proposer_declares(proposer: Any, context: Context) -> None:
     out = Session(proposer, context).step(["a", "b"], [tokens(1), tokens(1)])
     assert out.parents is None

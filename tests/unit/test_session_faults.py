@@ -84,6 +84,15 @@ def test_counters_of_the_target_go_on_after_a_fault(proposer: Any, context: Cont
     assert session.stats.accepted == 0
 
 
+def test_a_draft_that_was_handed_out_before_the_fault_is_still_judged(
+    proposer: Any, context: Context
+) -> None:
+    session = Session(proposer, context)
+    drive_to_the_fault(session, proposer, "start")
+    session.step(["a"], [np.array([1, 2, 7, 8, 5], np.int32)])
+    assert (session.stats.drafted, session.stats.accepted) == (2, 2)
+
+
 def test_a_fault_while_an_id_is_reused_still_starts_the_new_request(
     proposer: Any, context: Context
 ) -> None:
