@@ -75,3 +75,18 @@ class SuffixProposer:
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self.index.finish(slot, keep and self._keep, self._stops.pop(slot, frozenset()))
+
+    def memory(self) -> dict[str, int]:
+        """Bytes and tokens of the running requests and of the shared store; the ranking tables are constant."""
+        index = self.index
+        return {
+            "request_bytes": index.live_bytes,
+            "request_tokens": index.live_tokens,
+            "store_bytes": index.store_bytes,
+            "store_tokens": index.stored_tokens,
+            "store_capacity": index.store_capacity,
+        }
+
+    def check_invariants(self) -> str:
+        """ "" or a sentence naming the first broken invariant; reads the whole state."""
+        return self.index.check_invariants()

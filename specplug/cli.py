@@ -31,9 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing = commands.add_parser("proposers", help="the registered proposers and their options")
     listing.add_argument("--json", action="store_true", help="machine-readable")
     listing.set_defaults(run=_proposers)
+    _add_replay(commands)
     chosen = parser.parse_args(arguments)
     result: int = chosen.run(chosen)
     return result
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.replay import command
+
+    replay = commands.add_parser(
+        "replay",
+        help="what speculation would have brought on recorded requests",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(replay)
+    replay.set_defaults(run=command.run)
 
 
 def _doctor(chosen: argparse.Namespace) -> int:

@@ -38,6 +38,24 @@ class HostMismatchError(SpecplugError, RuntimeError):
     """The host engine lacks a symbol that an adapter relies on, or has an untested version."""
 
 
+class LogError(SpecplugError, ValueError):
+    """A log of requests or a tokenizer to read it with is missing, damaged or of an unknown form."""
+
+
+class ReplayError(SpecplugError, RuntimeError):
+    """A proposer broke its contract or an invariant while a log was replayed."""
+
+
+class MissingExtraError(SpecplugError, ImportError):
+    """A third-party package is needed that the core does not depend on."""
+
+    def __init__(self, purpose: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f"pip install 'specplug[{extra}]'"
+        )
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """The end of an error sentence: the nearest valid name, if any, and the whole list.
 

@@ -144,6 +144,24 @@ class SuffixIndex:
         store = self.state.store
         return min(len(store.tokens), int(store.numbers[layout.S_END]) - layout.BLOCK)
 
+    @property
+    def store_capacity(self) -> int:
+        """The most tokens that the store can hold."""
+        return len(self.state.store.tokens)
+
+    @property
+    def live_tokens(self) -> int:
+        """Tokens of all running requests."""
+        return int(self.state.slots.numbers[:, layout.N_LENGTH].sum())
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the pages that running requests hold, the unused end of each last page included."""
+        slots = self.state.slots
+        per_page = sum(a.nbytes for a in (slots.tokens, slots.links, slots.heads)) // len(slots.free)
+        in_use = len(slots.free) - int(slots.free_count[0])
+        return in_use * (per_page + slots.pages.itemsize)
+
     def check_invariants(self) -> str:
         """Recount everything by brute force; "" or a sentence naming the broken invariant."""
         from specplug.index.invariants import broken_invariant

@@ -13,6 +13,9 @@ BUILTIN = {
     "InvalidRequestError": ValueError,
     "InvalidDistributionError": ValueError,
     "HostMismatchError": RuntimeError,
+    "LogError": ValueError,
+    "ReplayError": RuntimeError,
+    "MissingExtraError": ImportError,
 }
 
 

@@ -1,0 +1,180 @@
+"""What a replay drives: a proposer by its protocol alone, or the whole session on top of it.
+
+Anything with these methods can be replayed, so a benchmark wraps a foreign library in a driver of its own. Only
+``begin``, ``step`` and ``end`` are timed; they do what an engine would wait for and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.protocols import Proposer
+from specplug.session import Session
+from specplug.types import (
+    LENGTH_DTYPE,
+    TOKEN_DTYPE,
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    Request,
+    TokenArray,
+    allocate_drafts,
+)
+
+
+class Draft(NamedTuple):
+    """What one step drafted for one request.
+
+    Attributes:
+        tokens: int32 ``[n]``.
+        survival: float64 ``[n]``, see :class:`specplug.types.DraftBuffers`; None if the drafter gives none.
+        parents: int32 ``[n]`` of a tree, or None for a chain.
+    """
+
+    tokens: TokenArray
+    survival: NDArray[np.float64] | None = None
+    parents: IntArray | None = None
+
+
+class Driver(Protocol):
+    """One drafter with one state; requests come one after the other."""
+
+    def begin(self, prompt: TokenArray) -> None:
+        """A request with this prompt (int32 ``[n]``) starts."""
+
+    def step(self, new: TokenArray) -> None:
+        """These tokens (int32 ``[n]``, at least one) became certain; draft what follows them."""
+
+    def draft(self) -> Draft:
+        """What the last :meth:`step` drafted; valid until the next call of any method."""
+
+    def end(self, new: TokenArray) -> None:
+        """The request is over; ``new`` are its last tokens."""
+
+    def memory(self) -> Mapping[str, int] | None:
+        """Bytes and tokens of the running requests and of the shared store, as :func:`memory_of` has them."""
+
+    def broken_invariant(self) -> str:
+        """ "" if the state is sound, else a sentence; reads the whole state."""
+
+
+class ProposerDriver:
+    """Calls ``start``, ``observe``, ``propose`` and ``finish`` with the same buffers every time."""
+
+    def __init__(self, proposer: Proposer, context: Context) -> None:
+        self.proposer = proposer
+        self._serial = 0
+        self._slots = np.zeros(1, LENGTH_DTYPE)
+        self._ceilings = np.full(1, context.max_draft, LENGTH_DTYPE)
+        self._offsets = np.zeros(2, np.int64)
+        self._out = allocate_drafts(1, context.max_draft, context.vocab_size, proposer.capabilities)
+
+    def begin(self, prompt: TokenArray) -> None:
+        """See :class:`Driver`."""
+        self._serial += 1
+        self.proposer.start(0, Request(str(self._serial), len(prompt)), prompt)
+
+    def step(self, new: TokenArray) -> None:
+        """See :class:`Driver`."""
+        self._observe(new)
+        self._out.lengths[0] = 0
+        self.proposer.propose(self._slots, self._ceilings, self._out)
+
+    def draft(self) -> Draft:
+        """See :class:`Driver`."""
+        return first_row(self._out)
+
+    def end(self, new: TokenArray) -> None:
+        """See :class:`Driver`."""
+        self._observe(new)
+        self.proposer.finish(0, True)
+
+    def memory(self) -> Mapping[str, int] | None:
+        """See :class:`Driver`."""
+        return memory_of(self.proposer)
+
+    def broken_invariant(self) -> str:
+        """See :class:`Driver`."""
+        return broken_invariant_of(self.proposer)
+
+    def _observe(self, new: TokenArray) -> None:
+        self._offsets[1] = len(new)
+        self.proposer.observe(Observed(self._slots, self._offsets, new))
+
+
+class SessionDriver:
+    """Goes through :class:`specplug.session.Session`, as the adapters do."""
+
+    def __init__(self, proposer: Proposer, context: Context) -> None:
+        self.session = Session(proposer, context, on_fault="raise")
+        self._serial = 0
+        self._length = 0
+        self._text = np.zeros(0, TOKEN_DTYPE)
+        self._out = allocate_drafts(1, context.max_draft, context.vocab_size, proposer.capabilities)
+
+    def begin(self, prompt: TokenArray) -> None:
+        """See :class:`Driver`."""
+        self._serial += 1
+        self._length = 0
+        self._append(prompt)
+        self.session.begin(Request(str(self._serial), len(prompt)), self._text[: self._length])
+
+    def step(self, new: TokenArray) -> None:
+        """See :class:`Driver`."""
+        self._append(new)
+        self._out = self.session.step([str(self._serial)], [self._text[: self._length]])
+
+    def draft(self) -> Draft:
+        """See :class:`Driver`."""
+        return first_row(self._out)
+
+    def end(self, new: TokenArray) -> None:
+        """See :class:`Driver`. Engines learn only afterwards that a request is over, so there is a last step."""
+        self.step(new)
+        self.session.finish(str(self._serial))
+
+    def memory(self) -> Mapping[str, int] | None:
+        """See :class:`Driver`."""
+        return memory_of(self.session.proposer)
+
+    def broken_invariant(self) -> str:
+        """See :class:`Driver`."""
+        return broken_invariant_of(self.session.proposer)
+
+    def _append(self, new: TokenArray) -> None:
+        # The engine's own buffer in real life; doubling keeps its cost out of the figures.
+        end = self._length + len(new)
+        if end > len(self._text):
+            grown = np.zeros(2 * end, TOKEN_DTYPE)
+            grown[: self._length] = self._text[: self._length]
+            self._text = grown
+        self._text[self._length : end] = new
+        self._length = end
+
+
+def first_row(out: DraftBuffers) -> Draft:
+    """Row 0 of draft buffers, as views."""
+    n = int(out.lengths[0])
+    parents = None if out.parents is None else out.parents[0, :n]
+    return Draft(out.tokens[0, :n], out.survival[0, :n], parents)
+
+
+def memory_of(proposer: object) -> Mapping[str, int] | None:
+    """What the optional method ``memory()`` of a proposer says; None if it has no such method.
+
+    A mapping with ``request_bytes`` and ``request_tokens`` (of all running requests), ``store_bytes``,
+    ``store_tokens`` (there now) and ``store_capacity`` (the most tokens that fit).
+    """
+    method = getattr(proposer, "memory", None)
+    return None if method is None else method()
+
+
+def broken_invariant_of(proposer: object) -> str:
+    """What the optional method ``check_invariants()`` of a proposer says; "" if it has none."""
+    method = getattr(proposer, "check_invariants", None)
+    return "" if method is None else str(method())
