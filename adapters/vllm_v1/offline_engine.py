@@ -42,6 +42,7 @@ class OfflineEngine:
         self.engine = self.llm.llm_engine
         self.tokenizer = self.llm.get_tokenizer()
         self.batches = 0
+        self.broken = ""
         self.internal_ids: list[str] = []
         self.steps: dict[str, list[tuple[list[int], list[int]]]] = {}
         self._watch_requests()
@@ -104,6 +105,8 @@ class OfflineEngine:
         raw_seed: int | None,
     ) -> dict[str, Any]:
         """Serve all prompts together; see :class:`specplug.testing.engine_protocol.Driver`."""
+        if self.broken:
+            raise RuntimeError(f"this engine serves nothing any more: {self.broken}")
         if raw_seed is not None:
             self._reseed(raw_seed)
         self.batches += 1
@@ -114,7 +117,12 @@ class OfflineEngine:
         begin = time.perf_counter()
         internal = self._submit(names, token_ids, sampling)
         limits = {names[int(i)]: n for i, n in abort_after.items()}
-        outputs, aborted, count = self._serve(names, limits)
+        try:
+            outputs, aborted, count = self._serve(names, limits)
+        except BaseException as error:
+            # A step that failed leaves the scheduler with requests that can never end.
+            self.broken = f"an earlier step failed with {type(error).__name__}: {error}"
+            raise
         seconds = time.perf_counter() - begin
         results = [
             self._result(outputs.get(name), ids, internal[name], name in aborted)

@@ -6,12 +6,10 @@ for good.
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
 from specplug.testing.engine_process import EngineProcess
-from specplug.testing.engine_protocol import Batch, Driver, EngineRequestError
+from specplug.testing.engine_protocol import Batch, Counters, Driver
 
 from .compare import Tally, check_greedy
 from .law import LawTest, compare_laws, follow_greedily, sample
@@ -86,29 +84,33 @@ def test_ids_that_do_not_exist(
 def test_sampling_of_the_host_is_wrong_and_ours_is_right(
     plain: Driver, scripted: EngineProcess
 ) -> None:
-    """vllm-project/vllm#55005: temperature and top-k reach the rejection sampler as uninitialised memory."""
-    case = LawTest(params={"temperature": 0.7, "top_k": 30, "max_tokens": 4}, samples=400)
+    """vllm-project/vllm#55005: the temperature reaches the rejection sampler as uninitialised memory.
+
+    Only the temperature here: an uninitialised top-k ends the engine with an index out of range.
+    """
+    case = LawTest({"temperature": 1.0, "max_tokens": 4, "ignore_eos": True}, samples=500)
     prompt, table = follow_greedily(plain, "Once upon a time, there was a little", width=2)
     script(scripted, table)
     reference, _ = sample(plain, prompt, case, seed=11)
 
-    def with_host_function(host: bool) -> dict[str, bool]:
+    def draw(host: bool) -> tuple[float, Counters]:
         target = "engine_test_proposers:use_host_sampling"
-        sound: dict[str, bool] = scripted.call("run", target=target, host=host)["value"]
-        return sound
+        sound = scripted.call("run", target=target, host=host)["value"]
+        assert sound == {"host": False, "repaired": True}
+        drawn, counters = sample(scripted, prompt, case, seed=12)
+        verdict = compare_laws(reference, drawn)
+        print(f"host function {host}: {verdict}, {counters}")
+        return verdict.worst_p, counters
 
-    assert with_host_function(host=False) == {"host": False, "repaired": True}
-    repaired, counters = sample(scripted, prompt, case, seed=12)
-    assert 0 < counters.accepted_tokens < counters.draft_tokens
-    assert compare_laws(reference, repaired).worst_p > 1e-4
     try:
-        with_host_function(host=True)
-        # Uninitialised memory can also end the step: an index out of range.
-        with contextlib.suppress(EngineRequestError):
-            broken, _ = sample(scripted, prompt, case, seed=12)
-            assert compare_laws(reference, broken).worst_p < 1e-8
+        wrong, broken = draw(host=True)
     finally:
-        with_host_function(host=False)
+        right, repaired = draw(host=False)
+    assert 0 < repaired.accepted_tokens < repaired.draft_tokens
+    assert right > 1e-4
+    assert wrong < 1e-6
+    # The law decides how often a draft is accepted: with the fault nearly never.
+    assert broken.accepted_tokens < repaired.accepted_tokens / 2
 
 
 def test_a_proposer_that_raises(
