@@ -1,7 +1,7 @@
 """The suffix drafter's state: request streams, the store of finished outputs and the model that ranks candidates.
 
 Ownership: the arrays belong to this class; kernels change them in place. Memory: 22 bytes per token of a live
-request in pages of 64 tokens, the store's bytes exactly as budgeted, and about 2.3 MB of tables.
+request in pages of 64 tokens, the store's bytes exactly as budgeted, and about 10 MB of tables.
 """
 
 from __future__ import annotations
@@ -13,6 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specplug.errors import InvalidRequestError
+from specplug.index.arrays import (
+    copy_model,
+    grow_slots,
+    new_log,
+    new_model,
+    new_scratch,
+    new_slots,
+    new_store,
+)
+from specplug.index.templates import Templates
 from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch, observe_batch
 from specplug.kernels.handle import pack
@@ -26,37 +36,6 @@ from specplug.types import (
     TokenArray,
     allocate_drafts,
 )
-
-#: Bytes per token of the ring (id, links, share of the namespaces) without its bucket table.
-RING_BYTES = 4 + 4 * layout.N_ORDERS
-#: Pages that are set up at first; untouched ones cost address space, not memory.
-FIRST_PAGES = 4096
-
-
-def store_layout(budget: int) -> tuple[int, int]:
-    """Capacity in tokens and number of buckets per order of a store of at most ``budget`` bytes.
-
-    A budget (of less than about 1.5 kB) that leaves no room for four blocks gives no store: the capacity is 0.
-
-    >>> capacity, buckets = store_layout(1 << 20)
-    >>> store_bytes(capacity, buckets) <= 1 << 20
-    True
-    """
-    per_block = layout.BLOCK * RING_BYTES + 4
-    buckets = 1
-    while _capacity(budget, 2 * buckets, per_block) >= 4 * buckets:
-        buckets *= 2
-    capacity = _capacity(budget, buckets, per_block)
-    return (capacity, buckets) if capacity >= 4 * layout.BLOCK else (0, 1)
-
-
-def _capacity(budget: int, buckets: int, per_block: int) -> int:
-    return (budget - 16 - 4 * layout.N_ORDERS * buckets) // per_block * layout.BLOCK
-
-
-def store_bytes(capacity: int, buckets: int) -> int:
-    """Bytes that a store of this layout takes."""
-    return capacity * RING_BYTES + capacity // layout.BLOCK * 4 + 4 * layout.N_ORDERS * buckets + 16
 
 
 class SuffixIndex:
@@ -72,6 +51,7 @@ class SuffixIndex:
         self.context = context
         self.cost = float(cost)
         self._namespaces: dict[str, int] = {}
+        self._templates = Templates(layout.N_MODELS)
         _warm_up()
         self.state = layout.State(
             new_slots(context),
@@ -89,7 +69,11 @@ class SuffixIndex:
         self._check_room(slot, len(history))
         slots = self.state.slots
         free_stream(slots, slot)
-        begin_stream(slots, slot, int(prompt_length), self._namespace(namespace))
+        number = self._namespace(namespace)
+        model, taken = self._templates.model_of(number, history)
+        if taken:
+            copy_model(self.state.model, model)
+        begin_stream(slots, slot, int(prompt_length), number, model)
         self._reserve(len(history))
         append_tokens(self.state.slots, slot, history)
         index_stream(self.state.slots, slot, len(history))
@@ -158,7 +142,9 @@ class SuffixIndex:
     def live_bytes(self) -> int:
         """Bytes of the pages that running requests hold, the unused end of each last page included."""
         slots = self.state.slots
-        per_page = sum(a.nbytes for a in (slots.tokens, slots.links, slots.heads)) // len(slots.free)
+        per_page = sum(a.nbytes for a in (slots.tokens, slots.links, slots.heads)) // len(
+            slots.free
+        )
         in_use = len(slots.free) - int(slots.free_count[0])
         return in_use * (per_page + slots.pages.itemsize)
 
@@ -261,7 +247,7 @@ def _warm_up() -> None:
         new_slots(context), new_store(4096), new_model(), new_log(context), new_scratch(context)
     )
     tokens = np.zeros(8, np.int32)
-    begin_stream(state.slots, 0, 4, 0)
+    begin_stream(state.slots, 0, 4, 0, 0)
     append_tokens(state.slots, 0, tokens)
     index_stream(state.slots, 0, 8)
     slots, ceilings = np.zeros(1, np.int32), np.full(1, 2, np.int32)
@@ -270,105 +256,3 @@ def _warm_up() -> None:
     observe_batch(pack(state), slots, np.array([0, 2], np.int64), tokens[:2], 0.1)
     store_output(state.slots, 0, state.store, 4, 8)
     free_stream(state.slots, 0)
-
-
-def new_slots(context: Context) -> layout.Slots:
-    """Empty streams for ``context``."""
-    per_slot = -(-context.max_length // layout.PAGE) + 1
-    pages = min(FIRST_PAGES, per_slot * context.max_requests)
-    numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)
-    numbers[:, layout.N_INDEXED] = 1
-    numbers[:, layout.N_DRAFTED] = -1
-    return layout.Slots(
-        np.zeros(pages * layout.PAGE, np.int32),
-        np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32),
-        np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32),
-        np.zeros((context.max_requests, per_slot), np.int32),
-        numbers,
-        np.arange(pages, dtype=np.int32)[::-1].copy(),
-        np.array([pages], np.int64),
-    )
-
-
-def grow_slots(slots: layout.Slots, pages: int) -> layout.Slots:
-    """The same streams with room for ``pages`` pages."""
-    before = len(slots.free)
-    count = int(slots.free_count[0])
-    tokens = np.zeros(pages * layout.PAGE, np.int32)
-    tokens[: len(slots.tokens)] = slots.tokens
-    links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
-    links[:, : len(slots.tokens)] = slots.links
-    heads = np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32)
-    heads[:before] = slots.heads
-    free = np.zeros(pages, np.int32)
-    added = np.arange(before, pages, dtype=np.int32)[::-1]
-    free[: len(added)] = added
-    free[len(added) : len(added) + count] = slots.free[:count]
-    return slots._replace(
-        tokens=tokens,
-        links=links,
-        heads=heads,
-        free=free,
-        free_count=np.array([len(added) + count], np.int64),
-    )
-
-
-def new_store(budget: int) -> layout.Store:
-    """An empty store of at most ``budget`` bytes."""
-    capacity, buckets = store_layout(budget)
-    tokens = np.full(capacity, layout.SEPARATOR, np.int32)
-    return layout.Store(
-        tokens,
-        np.zeros((layout.N_ORDERS, capacity), np.uint32),
-        np.zeros((layout.N_ORDERS, buckets), np.uint32),
-        np.zeros(capacity // layout.BLOCK, np.int32),
-        np.array([layout.BLOCK, 0], np.int64),
-    )
-
-
-def new_model() -> layout.Model:
-    """Tables and weights before anything was seen: longer matches are trusted more."""
-    parents = np.zeros((layout.N_SOURCES * layout.LENGTH_BINS, 2))
-    parents[:, 1] = 4.0
-    parents[:, 0] = 4.0 * np.minimum(
-        0.95, 0.15 + 0.09 * np.tile(np.arange(layout.LENGTH_BINS), layout.N_SOURCES)
-    )
-    weights = np.zeros((3, layout.LENGTH_BINS, layout.N_FEATURES))
-    weights[0, :, layout.F_RELIABILITY] = 0.7
-    weights[0, :, layout.F_COUNT] = 0.2
-    weights[0, :, layout.F_TOKEN : layout.F_CONTEXT + 1] = 0.3
-    weights[0, :, layout.F_RECENCY] = 0.2
-    weights[0, :, layout.F_NEAR : layout.F_AGE + 1] = 0.3
-    weights[0, :, layout.F_BOTH] = 0.1
-    return layout.Model(
-        parents,
-        np.zeros((layout.N_TABLES, 512, 2)),
-        np.zeros((layout.TABLE_ROWS, 2)),
-        np.zeros((layout.TABLE_ROWS, 2)),
-        np.zeros((layout.RECENCY_ROWS, 2)),
-        weights,
-        np.array([40.0, 20.0, 0.0]),
-    )
-
-
-def new_log(context: Context) -> layout.Log:
-    """Room for the last draft of every request."""
-    n, margin = context.max_requests, layout.MAX_CANDIDATES
-    return layout.Log(
-        np.zeros((n, context.max_draft + 2, layout.DEPTH_FIELDS), np.int64),
-        np.zeros((n, layout.LOG_TOKENS + margin, layout.TOKEN_FIELDS), np.int64),
-        np.zeros((n, layout.LOG_TOKENS + margin, layout.N_FEATURES)),
-        np.zeros((n, layout.LOG_TOKENS + margin)),
-        np.zeros((n, layout.LOG_CANDIDATES + margin, layout.CANDIDATE_FIELDS), np.int64),
-    )
-
-
-def new_scratch(context: Context) -> layout.Scratch:
-    """Work space for one thread."""
-    return layout.Scratch(
-        np.zeros(layout.CONTEXT, np.int32),
-        np.zeros(context.max_draft + 1, np.int32),
-        np.zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
-        np.zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
-        np.zeros(layout.N_ORDERS, np.int64),
-    )

@@ -32,6 +32,7 @@ from specplug.kernels.layout import (
     N_DRAFTED,
     N_FEATURES,
     N_LENGTH,
+    N_MODEL,
     N_POINTER,
     N_SOURCES,
     PARENT,
@@ -147,7 +148,8 @@ def draft_row(
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = 0
     count = find_candidates(state, slot, size) if size > 0 else 0
-    floor = cost * state.model.numbers[M_TOKENS] / state.model.numbers[M_COST]
+    learned = state.model.numbers[numbers[slot, N_MODEL]]
+    floor = cost * learned[M_TOKENS] / learned[M_COST]
     previous = scratch.context[size - 1] if size > 0 else -1
     surviving = 1.0
     drafted = 0
@@ -206,16 +208,17 @@ def _learn_tokens(state: State, slot: Index, depth: Index, true: Index) -> None:
     """Update weights and token tables with the token that the target emitted at ``depth`` of the last draft."""
     log, model = state.log, state.model
     depths = log.depths[slot, depth]
-    model.numbers[M_UPDATES] += 1.0
-    step = STEP_SIZE * max(STEP_FLOOR, (1.0 + model.numbers[M_UPDATES] / STEP_DECAY) ** -0.5)
-    w = model.weights
+    which = state.slots.numbers[slot, N_MODEL]
+    model.numbers[which, M_UPDATES] += 1.0
+    step = STEP_SIZE * max(STEP_FLOOR, (1.0 + model.numbers[which, M_UPDATES] / STEP_DECAY) ** -0.5)
+    w = model.weights[which]
     start = depths[D_TOKEN_START]
     for row in range(start, start + depths[D_TOKENS]):
         entry = log.tokens[slot, row]
         hit = 1.0 if entry[0] == true else 0.0
         _count_hit(model.by_token, entry[1], hit)
         _count_hit(model.by_context, entry[2], hit)
-        _count_hit(model.by_recency, entry[3], hit)
+        _count_hit(model.by_recency[which], entry[3], hit)
         error = step * (hit - log.probs[slot, row])
         for f in range(N_FEATURES):
             change = error * log.features[slot, row, f]
@@ -229,6 +232,7 @@ def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> N
     """Update the candidate tables, and move each copy pointer behind the longest supporter of the true token."""
     log, model, numbers = state.log, state.model, state.slots.numbers
     depths = log.depths[slot, depth]
+    which = numbers[slot, N_MODEL]
     for source in range(N_SOURCES):
         longest = -1
         pointer = numbers[slot, N_POINTER + source] + 1  # without a supporter copying just goes on
@@ -238,8 +242,8 @@ def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> N
                 continue
             hit = 1.0 if c[TOKEN] == true else 0.0
             for table in (BY_RANK, BY_NEAR, BY_AGE):
-                _count_hit(model.cells[table], c[CELL + table], hit)
-            _count_hit(model.parents, c[PARENT], hit)
+                _count_hit(model.cells[which, table], c[CELL + table], hit)
+            _count_hit(model.parents[which], c[PARENT], hit)
             if hit > 0.0 and c[LENGTH] > longest:
                 longest = c[LENGTH]
                 pointer = c[POSITION] + 1
@@ -249,17 +253,16 @@ def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> N
 @lean_kernel
 def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
     """Learn from the tokens that the target emitted after the last draft of ``slot``."""
-    numbers, model = state.slots.numbers, state.model
+    numbers = state.slots.numbers
     for depth in range(min(len(tokens), numbers[slot, N_DEPTHS])):
         if state.log.depths[slot, depth, D_TOKENS] == 0:
             break
         _learn_tokens(state, slot, depth, tokens[depth])
         _learn_candidates(state, slot, depth, tokens[depth])
     if numbers[slot, N_DRAFTED] >= 0:
-        model.numbers[M_TOKENS] = DISCOUNT * model.numbers[M_TOKENS] + len(tokens)
-        model.numbers[M_COST] = (
-            DISCOUNT * model.numbers[M_COST] + 1.0 + cost * numbers[slot, N_DRAFTED]
-        )
+        learned = state.model.numbers[numbers[slot, N_MODEL]]
+        learned[M_TOKENS] = DISCOUNT * learned[M_TOKENS] + len(tokens)
+        learned[M_COST] = DISCOUNT * learned[M_COST] + 1.0 + cost * numbers[slot, N_DRAFTED]
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = -1
 

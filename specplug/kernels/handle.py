@@ -17,7 +17,7 @@ from numba.np.numpy_support import carray
 from specplug.kernels._jit import COMPILED, kernel
 from specplug.kernels.layout import Log, LongArray, Model, Scratch, Slots, State, Store
 
-_WIDTH = 4  # address and up to three dimensions
+_WIDTH = 5  # address and up to four dimensions
 
 
 def _pack(state: State) -> LongArray:
@@ -26,7 +26,7 @@ def _pack(state: State) -> LongArray:
         for array in group:
             if not array.flags.c_contiguous or array.ndim >= _WIDTH:
                 raise ValueError(
-                    f"a state array must be C-contiguous with at most 3 axes, got {array.shape}"
+                    f"a state array must be C-contiguous with at most 4 axes, got {array.shape}"
                 )
             shape = [*array.shape, *[0] * (_WIDTH - 1 - array.ndim)]
             rows.append([array.ctypes.data, *shape])
@@ -62,6 +62,12 @@ def _three(handle: LongArray, row: int, dtype: Any) -> Any:
 
 
 @kernel
+def _four(handle: LongArray, row: int, dtype: Any) -> Any:
+    shape = (handle[row, 1], handle[row, 2], handle[row, 3], handle[row, 4])
+    return carray(_pointer(handle[row, 0]), shape, dtype)
+
+
+@kernel
 def _unpack(handle: LongArray) -> State:
     slots = Slots(
         _one(handle, 0, np.int32),
@@ -80,13 +86,13 @@ def _unpack(handle: LongArray) -> State:
         _one(handle, 11, np.int64),
     )
     model = Model(
-        _two(handle, 12, np.float64),
-        _three(handle, 13, np.float64),
+        _three(handle, 12, np.float64),
+        _four(handle, 13, np.float64),
         _two(handle, 14, np.float64),
         _two(handle, 15, np.float64),
-        _two(handle, 16, np.float64),
-        _three(handle, 17, np.float64),
-        _one(handle, 18, np.float64),
+        _three(handle, 16, np.float64),
+        _four(handle, 17, np.float64),
+        _two(handle, 18, np.float64),
     )
     log = Log(
         _three(handle, 19, np.int64),

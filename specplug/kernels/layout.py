@@ -73,12 +73,15 @@ LOG_TOKENS = 192
 LOG_CANDIDATES = 256
 
 #: Rows of the hashed token and context tables, and of the recency table.
-TABLE_ROWS = 1 << 16
+TABLE_ROWS = 1 << 18
 RECENCY_ROWS = 256
 
-#: Columns of ``Slots.numbers`` (int64): the stream, its namespace, ranked depths and draft tokens of the last draft
-#: (-1 where no draft waits for its outcome), and the copy pointers.
-N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_DEPTHS, N_DRAFTED, N_POINTER = 0, 1, 2, 3, 4, 5, 6
+#: Models kept at once: one for all requests, the others for prompt templates that recur.
+N_MODELS = 24
+
+#: Columns of ``Slots.numbers`` (int64): the stream, its namespace and model, ranked depths and draft tokens of the
+#: last draft (-1 where no draft waits for its outcome), and the copy pointers.
+N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_POINTER = range(8)
 SLOT_FIELDS = N_POINTER + N_SOURCES
 
 #: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored.
@@ -137,13 +140,17 @@ class Store(NamedTuple):
 class Model(NamedTuple):
     """What was learned about which guesses come true. Count tables hold ``[hits, trials]``.
 
+    Prompts with a template of their own have a model of their own (``M`` of them): how far a match can be trusted
+    differs more between kinds of traffic than within one.
+
     Attributes:
-        parents: float64 ``[N_SOURCES * LENGTH_BINS, 2]``.
-        cells: float64 ``[N_TABLES, 512, 2]``.
-        by_token, by_context: float64 ``[TABLE_ROWS, 2]``.
-        by_recency: float64 ``[RECENCY_ROWS, 2]``.
-        weights: float64 ``[3, LENGTH_BINS, N_FEATURES]``; the sets by depth, best length and number of tokens add up.
-        numbers: float64 ``[3]``, see ``M_*``: discounted tokens and cost, and updates so far.
+        parents: float64 ``[M, N_SOURCES * LENGTH_BINS, 2]``.
+        cells: float64 ``[M, N_TABLES, 512, 2]``.
+        by_token, by_context: float64 ``[TABLE_ROWS, 2]``; all models hash into the same rows.
+        by_recency: float64 ``[M, RECENCY_ROWS, 2]``.
+        weights: float64 ``[M, 3, LENGTH_BINS, N_FEATURES]``; the sets by depth, best length and number of tokens
+            add up.
+        numbers: float64 ``[M, 3]``, see ``M_*``: discounted tokens and cost, and updates so far.
     """
 
     parents: NDArray[np.float64]

@@ -37,6 +37,7 @@ from specplug.kernels.layout import (
     N_FEATURES,
     N_INDEXED,
     N_LENGTH,
+    N_MODEL,
     N_POINTER,
     N_SOURCES,
     PAGE,
@@ -47,6 +48,7 @@ from specplug.kernels.layout import (
     S_END,
     SOURCE,
     STORE,
+    TABLE_ROWS,
     TOKEN,
     FloatArray,
     Index,
@@ -101,11 +103,10 @@ def _odds(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
 
 
 @lean_kernel
-def _hash_row(token: Any, length: Index) -> Any:
-    """Row of a token at a match length in the hashed tables."""
-    return (((np.int64(token) * np.int64(2654435769)) >> 7) & 8191) * 8 + min(
-        _length_bin(length), 7
-    )
+def _hash_row(token: Any, length: Index, model: Index) -> Any:
+    """Row of a token at a match length in the hashed tables, for one model."""
+    mixed = np.int64(token) * np.int64(2654435769) + np.int64(model) * np.int64(40503)
+    return ((mixed >> 7) & (TABLE_ROWS // 8 - 1)) * 8 + min(_length_bin(length), 7)
 
 
 @lean_kernel
@@ -168,22 +169,25 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
     Fills, per token, ``scratch.best`` (reliability by source, match length) and the raw features from its supporters.
     """
     model, best = state.model, state.scratch.best
+    which = state.slots.numbers[slot, N_MODEL]
     tokens, features = state.log.tokens[slot, start:], state.log.features[slot, start:]
     found = 0
     for row in range(count):
         _classify(state, slot, depth, row)
         c = state.scratch.candidates[row]
-        prior = model.parents[c[PARENT], 0] / model.parents[c[PARENT], 1]
+        prior = model.parents[which, c[PARENT], 0] / model.parents[which, c[PARENT], 1]
         prior_odds = prior / (1.0 - prior)
-        r = _rate(model.cells[BY_RANK], c[CELL + BY_RANK], SHRINK_CELL, prior)
+        r = _rate(model.cells[which, BY_RANK], c[CELL + BY_RANK], SHRINK_CELL, prior)
         known = found
         t, found = _gather_token(state, tokens, found, c[TOKEN])
         if found > known:
             features[t, :] = 0.0
         best[t, c[SOURCE]] = max(best[t, c[SOURCE]], min(0.995, max(0.005, r)))
         best[t, N_SOURCES] = max(best[t, N_SOURCES], c[LENGTH])
-        near = _odds(model.cells[BY_NEAR], c[CELL + BY_NEAR], SHRINK_CELL, prior) / prior_odds
-        age = _odds(model.cells[BY_AGE], c[CELL + BY_AGE], SHRINK_CELL, prior) / prior_odds
+        near = (
+            _odds(model.cells[which, BY_NEAR], c[CELL + BY_NEAR], SHRINK_CELL, prior) / prior_odds
+        )
+        age = _odds(model.cells[which, BY_AGE], c[CELL + BY_AGE], SHRINK_CELL, prior) / prior_odds
         features[t, F_COUNT] += 1.0
         features[t, F_NEAR] = max(features[t, F_NEAR], near)
         features[t, F_AGE] = max(features[t, F_AGE], age)
@@ -208,21 +212,22 @@ def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: In
 def _finish_features(state: State, slot: Index, depth: Index, row: Index, previous: Index) -> None:
     """Turn the raw votes of the ranked token in log row ``row`` into its features."""
     model = state.model
+    which = state.slots.numbers[slot, N_MODEL]
     x, entry = state.log.features[slot, row], state.log.tokens[slot, row]
     best = state.scratch.best[row - state.log.depths[slot, depth, D_TOKEN_START]]
     length = np.int64(best[N_SOURCES])
     first = max(best[0], max(best[1], best[2]))
     second = min(max(best[0], best[1]), best[2])  # own text and store, whichever says less
     logit = math.log(first / (1.0 - first))
-    entry[1] = _hash_row(entry[0], length)
-    entry[2] = _hash_row(previous, length)
+    entry[1] = _hash_row(entry[0], length, which)
+    entry[2] = _hash_row(previous, length, which)
     entry[3] = _recency_row(state, slot, depth, entry[0], length)
     x[F_RELIABILITY] = logit
     x[F_COUNT] = math.log(x[F_COUNT])
     x[F_ONE] = 1.0
     x[F_TOKEN] = math.log(_odds(model.by_token, entry[1], SHRINK_TOKEN, first)) - logit
     x[F_CONTEXT] = math.log(_odds(model.by_context, entry[2], SHRINK_TOKEN, first)) - logit
-    x[F_RECENCY] = math.log(_odds(model.by_recency, entry[3], SHRINK_RECENCY, first)) - logit
+    x[F_RECENCY] = math.log(_odds(model.by_recency[which], entry[3], SHRINK_RECENCY, first)) - logit
     x[F_NEAR] = math.log(x[F_NEAR])
     x[F_AGE] = math.log(x[F_AGE])
     x[F_BOTH] = 0.0
@@ -255,7 +260,7 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
     log.depths[slot, depth, D_TOKENS] = found
     _choose_weights(state, slot, depth, found)
     sets = log.depths[slot, depth, D_SET : D_SET + 3]
-    w = state.model.weights
+    w = state.model.weights[state.slots.numbers[slot, N_MODEL]]
     total = 1.0  # the weight of "none of them"
     top = start
     highest = -math.inf

@@ -20,6 +20,7 @@ from specplug.kernels.layout import (
     N_DRAFTED,
     N_INDEXED,
     N_LENGTH,
+    N_MODEL,
     N_NAMESPACE,
     N_ORDERS,
     N_POINTER,
@@ -77,13 +78,16 @@ def bucket_of(hashed: Index) -> Index:
 
 
 @lean_kernel
-def begin_stream(slots: Slots, slot: Index, prompt_length: Index, namespace: Index) -> None:
+def begin_stream(
+    slots: Slots, slot: Index, prompt_length: Index, namespace: Index, model: Index
+) -> None:
     """Make ``slot`` an empty stream."""
     numbers = slots.numbers
     numbers[slot, N_LENGTH] = 0
     numbers[slot, N_PROMPT] = prompt_length
     numbers[slot, N_INDEXED] = 1
     numbers[slot, N_NAMESPACE] = namespace
+    numbers[slot, N_MODEL] = model
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = -1
     for source in range(N_SOURCES):

@@ -30,7 +30,8 @@ def draft_row(
     state: SuffixState, slot: int, ceiling: int, cost: float
 ) -> tuple[list[int], list[float]]:
     """Draft tokens and survival estimates for one request."""
-    stream, model = state.streams[slot], state.model
+    stream = state.streams[slot]
+    model = state.models[stream.model]
     stream.depths, stream.drafted = [], 0
     context = load_context(state, slot)
     candidates = find_candidates(state, slot) if context else []
@@ -65,11 +66,12 @@ def draft_batch(
 
 def learn_row(state: SuffixState, slot: int, tokens: Sequence[int], cost: float) -> None:
     """Learn from the tokens that the target emitted after the last draft of ``slot``."""
-    stream, model = state.streams[slot], state.model
+    stream = state.streams[slot]
+    model = state.models[stream.model]
     for depth, true in zip(stream.depths, tokens, strict=False):
         if not depth.ranked:
             break
-        _learn_tokens(state, depth, int(true))
+        _learn_tokens(state, slot, depth, int(true))
         _learn_candidates(state, slot, depth, int(true))
     if stream.drafted >= 0:
         model.tokens = 0.998 * model.tokens + len(tokens)
@@ -130,14 +132,14 @@ def _count_hit(table: NDArray[np.float64], row: int, hit: bool) -> None:
         table[row] *= 0.5
 
 
-def _learn_tokens(state: SuffixState, depth: Depth, true: int) -> None:
-    model = state.model
+def _learn_tokens(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
+    model = state.models[state.streams[slot].model]
     model.updates += 1.0
     step = 0.02 * max(0.2, (1.0 + model.updates / 1000.0) ** -0.5)
     for entry in depth.ranked:
         hit = entry.token == true
         for table, row in zip(
-            (model.by_token, model.by_context, model.by_recency), entry.rows, strict=True
+            (state.by_token, state.by_context, model.by_recency), entry.rows, strict=True
         ):
             _count_hit(table, row, hit)
         error = step * (float(hit) - entry.probability)
@@ -148,7 +150,7 @@ def _learn_tokens(state: SuffixState, depth: Depth, true: int) -> None:
 
 def _learn_candidates(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
     """Count hits, and move each copy pointer behind the longest supporter of the true token (ties: the first)."""
-    model, pointers = state.model, state.streams[slot].pointers
+    model, pointers = state.models[state.streams[slot].model], state.streams[slot].pointers
     for source in range(PROMPT, STORE + 1):
         mine = [c for c in depth.candidates if c.source == source]
         for c in mine:

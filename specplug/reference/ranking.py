@@ -17,6 +17,7 @@ from specplug.reference.suffix_state import (
     MAX_STEPS,
     PAGE,
     STORE,
+    TABLE_ROWS,
     Candidate,
     Depth,
     Ranked,
@@ -47,7 +48,7 @@ def rank_tokens(
         _features(state, slot, token, group, previous, drafted)
         for token, group in supporters.items()
     ]
-    w = state.model.weights
+    w = state.models[state.streams[slot].model].weights
     total = 1.0
     for entry in ranked:
         z = 0.0
@@ -80,8 +81,9 @@ def _odds(table: Table, row: int, strength: float, prior: float) -> float:
     return float((table[row, 0] + strength * prior) / (misses + strength * (1.0 - prior)))
 
 
-def _hash_row(token: int, length: int) -> int:
-    return (token * 2654435769 >> 7 & 8191) * 8 + min(_length_bin(length), 7)
+def _hash_row(token: int, length: int, model: int) -> int:
+    hashed = (token * 2654435769 + model * 40503) >> 7
+    return hashed % (TABLE_ROWS // 8) * 8 + min(_length_bin(length), 7)
 
 
 def _classify(state: SuffixState, slot: int, depth: int, c: Candidate) -> None:
@@ -105,7 +107,8 @@ def _features(
     previous: int,
     drafted: list[int],
 ) -> Ranked:
-    model = state.model
+    which = state.streams[slot].model
+    model = state.models[which]
     best = [0.0, 0.0, 0.0]
     near = age = 0.0
     for c in group:
@@ -121,8 +124,8 @@ def _features(
     second = min(max(best[0], best[1]), best[2])
     logit = math.log(first / (1.0 - first))
     rows = (
-        _hash_row(token, length),
-        _hash_row(previous, length),
+        _hash_row(token, length, which),
+        _hash_row(previous, length, which),
         _log2_bin(_ago(state, slot, token, drafted) + 1, 13) * 16 + _length_bin(length),
     )
     both = 0.0
@@ -132,8 +135,8 @@ def _features(
         logit,
         math.log(len(group)),
         1.0,
-        math.log(_odds(model.by_token, rows[0], 1.0, first)) - logit,
-        math.log(_odds(model.by_context, rows[1], 1.0, first)) - logit,
+        math.log(_odds(state.by_token, rows[0], 1.0, first)) - logit,
+        math.log(_odds(state.by_context, rows[1], 1.0, first)) - logit,
         math.log(_odds(model.by_recency, rows[2], 4.0, first)) - logit,
         math.log(near),
         math.log(age),

@@ -12,6 +12,7 @@ from specplug.reference.drafting import draft_row, observe_batch
 from specplug.reference.store import store_output
 from specplug.reference.streams import append_tokens, begin_stream, free_stream, index_stream
 from specplug.reference.suffix_state import SEPARATOR, SuffixState
+from specplug.reference.templates import Templates, copy_model
 from specplug.types import Context, Request
 
 
@@ -33,6 +34,7 @@ class Session:
         self.live: dict[str, _Live] = {}
         self.started = 0
         self.namespaces: dict[str, int] = {}
+        self.templates = Templates()
 
     def begin(self, request: Request, history: Sequence[int]) -> None:
         """Start a request, ending a live one of the same id, or the one stepped longest ago if all slots are taken."""
@@ -44,7 +46,10 @@ class Session:
         self.live[request.request_id] = _Live(request, self.started, slot, tokens)
         self.started += 1
         namespace = self.namespaces.setdefault(request.namespace, len(self.namespaces))
-        begin_stream(self.state, slot, request.prompt_length, namespace)
+        model, taken = self.templates.model_of(namespace, tokens)
+        if taken:
+            copy_model(self.state, model)
+        begin_stream(self.state, slot, request.prompt_length, namespace, model)
         append_tokens(self.state, slot, tokens)
         index_stream(self.state, slot, len(tokens))
 

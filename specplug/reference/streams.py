@@ -33,9 +33,11 @@ def bucket_of(hashed: int) -> int:
     return hashed >> (32 - BUCKET_BITS)
 
 
-def begin_stream(state: SuffixState, slot: int, prompt_length: int, namespace: int) -> None:
+def begin_stream(
+    state: SuffixState, slot: int, prompt_length: int, namespace: int, model: int
+) -> None:
     """Make ``slot`` an empty stream."""
-    state.streams[slot] = Stream(prompt_length, namespace)
+    state.streams[slot] = Stream(prompt_length, namespace, model)
 
 
 def append_tokens(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:

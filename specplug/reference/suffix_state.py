@@ -27,7 +27,8 @@ LENGTH_BINS = 12
 N_FEATURES = 9
 LOG_TOKENS = 192
 LOG_CANDIDATES = 256
-TABLE_ROWS = 1 << 16
+TABLE_ROWS = 1 << 18
+N_MODELS = 24
 RECENCY_ROWS = 256
 
 
@@ -70,6 +71,7 @@ class Stream:
 
     prompt_length: int
     namespace: int
+    model: int
     tokens: list[int] = field(default_factory=list)
     indexed: int = 1
     buckets: list[dict[tuple[int, int], list[int]]] = field(default_factory=list)
@@ -96,8 +98,6 @@ class Model:
 
     parents: NDArray[np.float64]
     cells: NDArray[np.float64]
-    by_token: NDArray[np.float64]
-    by_context: NDArray[np.float64]
     by_recency: NDArray[np.float64]
     weights: NDArray[np.float64]
     tokens: float = 40.0
@@ -107,26 +107,28 @@ class Model:
 
 @dataclass
 class SuffixState:
-    """Everything the slow drafter works on."""
+    """Everything the slow drafter works on. The two token tables serve all models."""
 
     streams: dict[int, Stream]
     store: Store
-    model: Model
+    models: list[Model]
+    by_token: NDArray[np.float64]
+    by_context: NDArray[np.float64]
 
 
 def new_state(capacity: int, bucket_count: int) -> SuffixState:
     """No requests, nothing stored, nothing learned."""
+    tables = [np.zeros((TABLE_ROWS, 2)) for _ in range(2)]
+    return SuffixState(
+        {}, Store(capacity, bucket_count), [new_model() for _ in range(N_MODELS)], *tables
+    )
+
+
+def new_model() -> Model:
+    """Nothing learned: longer matches are trusted more."""
     parents = np.zeros((3 * LENGTH_BINS, 2))
     for row in range(3 * LENGTH_BINS):
         parents[row] = (4.0 * min(0.95, 0.15 + 0.09 * (row % LENGTH_BINS)), 4.0)
     weights = np.zeros((3, LENGTH_BINS, N_FEATURES))
     weights[0] = (0.7, 0.2, 0.0, 0.3, 0.3, 0.2, 0.3, 0.3, 0.1)
-    model = Model(
-        parents,
-        np.zeros((3, 512, 2)),
-        np.zeros((TABLE_ROWS, 2)),
-        np.zeros((TABLE_ROWS, 2)),
-        np.zeros((RECENCY_ROWS, 2)),
-        weights,
-    )
-    return SuffixState({}, Store(capacity, bucket_count), model)
+    return Model(parents, np.zeros((3, 512, 2)), np.zeros((RECENCY_ROWS, 2)), weights)

@@ -8,6 +8,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from specplug.index.suffix import SuffixIndex
+from specplug.index.templates import PREFIX, REMEMBERED, Templates
 from specplug.kernels import layout, streams
 from specplug.kernels.match import find_candidates, load_context
 from specplug.reference import drafting as ref_drafting
@@ -15,6 +16,7 @@ from specplug.reference import match as ref_match
 from specplug.reference import store as ref_store
 from specplug.reference import streams as ref_streams
 from specplug.reference import suffix_state
+from specplug.reference import templates as ref_templates
 from specplug.types import Context, DraftBuffers, Observed, allocate_drafts
 
 COST = 0.03
@@ -30,6 +32,7 @@ def test_constants_are_the_same_on_both_sides() -> None:
     }
     assert len(names) > 15
     assert differing == {}
+    assert (ref_templates.PREFIX, ref_templates.REMEMBERED) == (PREFIX, REMEMBERED)
 
 
 class Pair:
@@ -40,11 +43,15 @@ class Pair:
         store = self.fast.state.store
         self.slow = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
         self.namespaces: dict[str, int] = {}
+        self.templates = ref_templates.Templates()
 
     def start(self, slot: int, namespace: str, history: list[int]) -> None:
         number = self.namespaces.setdefault(namespace, len(self.namespaces))
         self.fast.start(slot, namespace, len(history), np.array(history, np.int32))
-        ref_streams.begin_stream(self.slow, slot, len(history), number)
+        model, taken = self.templates.model_of(number, history)
+        if taken:
+            ref_templates.copy_model(self.slow, model)
+        ref_streams.begin_stream(self.slow, slot, len(history), number, model)
         ref_streams.append_tokens(self.slow, slot, history)
         ref_streams.index_stream(self.slow, slot, len(history))
 
@@ -121,11 +128,14 @@ def test_drafts_and_estimates_are_equal_over_many_events(
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     vocabulary = data.draw(st.sampled_from([2, 6, 40]), label="vocabulary")
     pair = Pair(budget)
+    templates = [[], *rng.integers(0, vocabulary, (3, 20)).tolist()]
     drafts: dict[int, list[int]] = {}
     for _ in range(size):
         for slot in range(3):
             if slot not in drafts:
-                prompt = rng.integers(0, vocabulary, rng.integers(0, 90)).tolist()
+                # Some prompts begin alike, so that templates get models of their own.
+                prompt = [*templates[rng.integers(0, len(templates))]]
+                prompt += rng.integers(0, vocabulary, rng.integers(0, 90)).tolist()
                 pair.start(slot, str(rng.integers(0, 2)), prompt)
                 drafts[slot] = []
         rows = {}
@@ -172,3 +182,15 @@ def test_indexing_in_one_go_or_token_by_token_is_the_same(length: int) -> None:
         pair.fast.state.slots.numbers[0, layout.N_PROMPT] = 0
         pair.slow.streams[0].prompt_length = 0
     assert at_once.draft([0], WIDTH) == by_token.draft([0], WIDTH)
+
+
+@given(data=st.data())
+def test_templates_get_the_same_models(data: st.DataObject) -> None:
+    fast, slow = Templates(layout.N_MODELS), ref_templates.Templates()
+    starts = st.integers(0, 3 * layout.N_MODELS)
+    for start in data.draw(st.lists(starts, max_size=200)):
+        prompt = [start] * (PREFIX + start % 3 - 1)
+        namespace = start % 2
+        got = fast.model_of(namespace, np.array(prompt, np.int32))
+        assert got == slow.model_of(namespace, prompt)
+        assert 0 <= got[0] < layout.N_MODELS

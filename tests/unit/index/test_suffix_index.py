@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specplug.index import suffix
+from specplug.index import arrays
 from specplug.kernels import layout
 from specplug.kernels.match import find_candidates, load_context
+from specplug.types import allocate_drafts
 
 WORDS = list(range(100, 140))  # forty different tokens
 
@@ -74,7 +75,7 @@ def test_ceilings_are_per_row(lists: Any) -> None:
     index = lists()
     for slot in range(4):
         index.start(WORDS[slot:] + WORDS[slot : slot + 3], slot)
-    out = suffix.allocate_drafts(3, 8)
+    out = allocate_drafts(3, 8)
     index.index.draft(np.array([3, 0, 2], np.int32), np.array([2, 0, 5], np.int32), out)
     assert out.lengths.tolist() == [2, 0, 5]
     assert out.tokens[0, :2].tolist() == WORDS[6:8]
@@ -202,7 +203,7 @@ def test_growing_beyond_the_first_pages_changes_no_draft(
     lists: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = lists()
-    monkeypatch.setattr(suffix, "FIRST_PAGES", 2)
+    monkeypatch.setattr(arrays, "FIRST_PAGES", 2)
     small = lists()
     assert len(small.index.state.slots.free) == 2
     rng = np.random.default_rng(5)
@@ -222,6 +223,20 @@ def test_growing_beyond_the_first_pages_changes_no_draft(
             drafted += len(drafts[0])
     assert drafted > 200
     assert 2 < len(small.index.state.slots.free) < len(large.index.state.slots.free)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 1000, 2000])
+def test_a_first_text_larger_than_the_first_pages_fits(
+    lists: Any, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(arrays, "FIRST_PAGES", 1)
+    index = lists()
+    text = np.tile(np.arange(90), 30)[:size].tolist()
+    for slot in range(3):
+        index.start(text, slot)
+        assert index.index.tokens(slot).tolist() == text
+        assert index.index.check_invariants() == ""
+    assert index.draft() == (text[size % 90 : size % 90 + 8] if size > 90 else [])
 
 
 def test_a_dear_token_is_not_drafted(lists: Any) -> None:

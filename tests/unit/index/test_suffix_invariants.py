@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specplug.index import arrays
 from specplug.kernels import layout
 from specplug.kernels.layout import State
 
@@ -95,7 +96,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
         "store, order 2: a bucket points to 96, but the store ends at 96",
     ),
     "weights not finite": (
-        lambda s: _set(s.model.weights, (0, 1, 2), np.nan),
+        lambda s: _set(s.model.weights, (0, 0, 1, 2), np.nan),
         "model array 'weights' holds a value that is not finite",
     ),
     "more hits than trials": (
@@ -103,7 +104,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
         "table 'by_token' counts more hits than trials",
     ),
     "negative trials": (
-        lambda s: _set(s.model.cells, (1, 5), (-2.0, -1.0)),
+        lambda s: _set(s.model.cells, (0, 1, 5), (-2.0, -1.0)),
         "table 'cells' counts more hits than trials",
     ),
 }
@@ -118,7 +119,11 @@ def test_a_corruption_is_named(busy: Any, kind: str) -> None:
     assert pytest.raises(AssertionError, match=message).matches(AssertionError(found)), found
 
 
-def test_a_long_mixed_life_breaks_nothing(lists: Any) -> None:
+@pytest.mark.parametrize("first_pages", [1, 4096])
+def test_a_long_mixed_life_breaks_nothing(
+    lists: Any, monkeypatch: pytest.MonkeyPatch, first_pages: int
+) -> None:
+    monkeypatch.setattr(arrays, "FIRST_PAGES", first_pages)
     rng = np.random.default_rng(11)
     index = lists(4000)
     lengths: dict[int, int] = {}

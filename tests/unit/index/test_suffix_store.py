@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specplug.index.suffix import SuffixIndex, store_bytes, store_layout
+from specplug.index.arrays import store_bytes, store_layout
+from specplug.index.suffix import SuffixIndex
 from specplug.kernels import layout
 from specplug.types import Context
 

@@ -1,0 +1,149 @@
+"""The arrays of the suffix drafter: how large they are, and what they hold at first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specplug.kernels import layout
+from specplug.types import Context
+
+#: Bytes per token of the ring (id, links, share of the namespaces) without its bucket table.
+RING_BYTES = 4 + 4 * layout.N_ORDERS
+#: Pages that are set up at first; untouched ones cost address space, not memory.
+FIRST_PAGES = 4096
+
+
+def store_layout(budget: int) -> tuple[int, int]:
+    """Capacity in tokens and number of buckets per order of a store of at most ``budget`` bytes.
+
+    A budget (of less than about 1.5 kB) that leaves no room for four blocks gives no store: the capacity is 0.
+
+    >>> capacity, buckets = store_layout(1 << 20)
+    >>> store_bytes(capacity, buckets) <= 1 << 20
+    True
+    """
+    per_block = layout.BLOCK * RING_BYTES + 4
+    buckets = 1
+    while _capacity(budget, 2 * buckets, per_block) >= 4 * buckets:
+        buckets *= 2
+    capacity = _capacity(budget, buckets, per_block)
+    return (capacity, buckets) if capacity >= 4 * layout.BLOCK else (0, 1)
+
+
+def _capacity(budget: int, buckets: int, per_block: int) -> int:
+    return (budget - 16 - 4 * layout.N_ORDERS * buckets) // per_block * layout.BLOCK
+
+
+def store_bytes(capacity: int, buckets: int) -> int:
+    """Bytes that a store of this layout takes."""
+    return capacity * RING_BYTES + capacity // layout.BLOCK * 4 + 4 * layout.N_ORDERS * buckets + 16
+
+
+def new_slots(context: Context) -> layout.Slots:
+    """Empty streams for ``context``."""
+    per_slot = -(-context.max_length // layout.PAGE) + 1
+    pages = min(FIRST_PAGES, per_slot * context.max_requests)
+    numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)
+    numbers[:, layout.N_INDEXED] = 1
+    numbers[:, layout.N_DRAFTED] = -1
+    return layout.Slots(
+        np.zeros(pages * layout.PAGE, np.int32),
+        np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32),
+        np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32),
+        np.zeros((context.max_requests, per_slot), np.int32),
+        numbers,
+        np.arange(pages, dtype=np.int32)[::-1].copy(),
+        np.array([pages], np.int64),
+    )
+
+
+def grow_slots(slots: layout.Slots, pages: int) -> layout.Slots:
+    """The same streams with room for ``pages`` pages."""
+    before = len(slots.free)
+    count = int(slots.free_count[0])
+    tokens = np.zeros(pages * layout.PAGE, np.int32)
+    tokens[: len(slots.tokens)] = slots.tokens
+    links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
+    links[:, : len(slots.tokens)] = slots.links
+    heads = np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32)
+    heads[:before] = slots.heads
+    free = np.zeros(pages, np.int32)
+    added = np.arange(before, pages, dtype=np.int32)[::-1]
+    free[: len(added)] = added
+    free[len(added) : len(added) + count] = slots.free[:count]
+    return slots._replace(
+        tokens=tokens,
+        links=links,
+        heads=heads,
+        free=free,
+        free_count=np.array([len(added) + count], np.int64),
+    )
+
+
+def new_store(budget: int) -> layout.Store:
+    """An empty store of at most ``budget`` bytes."""
+    capacity, buckets = store_layout(budget)
+    tokens = np.full(capacity, layout.SEPARATOR, np.int32)
+    return layout.Store(
+        tokens,
+        np.zeros((layout.N_ORDERS, capacity), np.uint32),
+        np.zeros((layout.N_ORDERS, buckets), np.uint32),
+        np.zeros(capacity // layout.BLOCK, np.int32),
+        np.array([layout.BLOCK, 0], np.int64),
+    )
+
+
+def new_model() -> layout.Model:
+    """Tables and weights before anything was seen: longer matches are trusted more."""
+    models = layout.N_MODELS
+    parents = np.zeros((models, layout.N_SOURCES * layout.LENGTH_BINS, 2))
+    parents[..., 1] = 4.0
+    parents[..., 0] = 4.0 * np.minimum(
+        0.95, 0.15 + 0.09 * np.tile(np.arange(layout.LENGTH_BINS), layout.N_SOURCES)
+    )
+    weights = np.zeros((models, 3, layout.LENGTH_BINS, layout.N_FEATURES))
+    first = weights[:, 0]
+    first[..., layout.F_RELIABILITY] = 0.7
+    first[..., layout.F_COUNT] = 0.2
+    first[..., layout.F_TOKEN : layout.F_CONTEXT + 1] = 0.3
+    first[..., layout.F_RECENCY] = 0.2
+    first[..., layout.F_NEAR : layout.F_AGE + 1] = 0.3
+    first[..., layout.F_BOTH] = 0.1
+    return layout.Model(
+        parents,
+        np.zeros((models, layout.N_TABLES, 512, 2)),
+        np.zeros((layout.TABLE_ROWS, 2)),
+        np.zeros((layout.TABLE_ROWS, 2)),
+        np.zeros((models, layout.RECENCY_ROWS, 2)),
+        weights,
+        np.tile([40.0, 20.0, 0.0], (models, 1)),
+    )
+
+
+def copy_model(model: layout.Model, number: int) -> None:
+    """Let model ``number`` start from what model 0 has learned from all kinds of traffic."""
+    for array in (model.parents, model.cells, model.by_recency, model.weights, model.numbers):
+        array[number] = array[0]
+
+
+def new_log(context: Context) -> layout.Log:
+    """Room for the last draft of every request."""
+    n, margin = context.max_requests, layout.MAX_CANDIDATES
+    return layout.Log(
+        np.zeros((n, context.max_draft + 2, layout.DEPTH_FIELDS), np.int64),
+        np.zeros((n, layout.LOG_TOKENS + margin, layout.TOKEN_FIELDS), np.int64),
+        np.zeros((n, layout.LOG_TOKENS + margin, layout.N_FEATURES)),
+        np.zeros((n, layout.LOG_TOKENS + margin)),
+        np.zeros((n, layout.LOG_CANDIDATES + margin, layout.CANDIDATE_FIELDS), np.int64),
+    )
+
+
+def new_scratch(context: Context) -> layout.Scratch:
+    """Work space for one thread."""
+    return layout.Scratch(
+        np.zeros(layout.CONTEXT, np.int32),
+        np.zeros(context.max_draft + 1, np.int32),
+        np.zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
+        np.zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
+        np.zeros(layout.N_ORDERS, np.int64),
+    )
