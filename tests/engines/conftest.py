@@ -134,10 +134,10 @@ def spec(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
 @pytest.fixture(scope="session")
 def scripted(start: Start) -> EngineProcess:
     """Runs the proposer of ``plugin/``, found by its entry point; it drafts what a test tells it."""
-    plugin = str(Path(__file__).parent / "plugin")
+    plugin, path = str(Path(__file__).parent / "plugin"), os.environ.get("PYTHONPATH")
     engine = start(
         "scripted",
-        process={"env": {"PYTHONPATH": plugin}},
+        process={"env": {"PYTHONPATH": os.pathsep.join(filter(None, [plugin, path]))}},
         speculative_config={"method": "specplug.scripted", "num_speculative_tokens": 3},
     )
     engine.ready()

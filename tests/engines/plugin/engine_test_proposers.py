@@ -10,7 +10,15 @@ from typing import Any
 from vllm.v1.sample import rejection_sampler
 
 from specplug.adapters.vllm_v1 import host_faults
-from specplug.testing.toys import HistoryProposer
+from specplug.types import (
+    Capabilities,
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    Request,
+    TokenArray,
+)
 
 #: This module is imported when the method's name is checked, which is before anything is repaired.
 HOST_EXPAND = rejection_sampler.expand_batch_to_tokens
@@ -21,13 +29,34 @@ ALWAYS: list[int] = []
 FAULT = {"raise": False}
 
 
-class ScriptedProposer(HistoryProposer):
-    """Drafts what :data:`TABLE` says after the last token."""
+class ScriptedProposer:
+    """Drafts what :data:`TABLE` says after the last token. Written against the protocol alone."""
 
-    def guess(self, history: list[int], ceiling: int) -> list[int]:
+    capabilities = Capabilities()
+
+    def __init__(self, context: Context) -> None:
+        self.last: dict[int, int] = {}
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        self.last[slot] = int(history[-1])
+
+    def observe(self, observed: Observed) -> None:
+        for row, slot in enumerate(observed.slots.tolist()):
+            first, end = observed.offsets[row : row + 2].tolist()
+            if end > first:
+                self.last[slot] = int(observed.tokens[end - 1])
+
+    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         if FAULT["raise"]:
             raise RuntimeError("this proposer was told to fail")
-        return TABLE.get(history[-1], ALWAYS)[:ceiling]
+        for row, (slot, ceiling) in enumerate(zip(slots.tolist(), ceilings.tolist(), strict=True)):
+            draft = TABLE.get(self.last[slot], ALWAYS)[:ceiling]
+            out.tokens[row, : len(draft)] = draft
+            out.survival[row, : len(draft)] = 0.5
+            out.lengths[row] = len(draft)
+
+    def finish(self, slot: int, keep: bool) -> None:
+        del self.last[slot]
 
 
 def script(
