@@ -31,6 +31,7 @@ def check_proposer(
     max_examples: int = DEFAULT_EXAMPLES,
     xfails: Mapping[str, str] | str | Path | None = None,
     only: Sequence[str] | None = None,
+    shrink: bool = True,
 ) -> Report:
     """Hold a proposer against everything that the package demands of one.
 
@@ -43,6 +44,7 @@ def check_proposer(
         xfails: checks that are known to fail, with the reason; or a file of them, see
             :func:`read_xfails`.
         only: names of the checks to run; None runs all.
+        shrink: reduce a failing example to a small one; False finds out faster that there is one.
 
     Returns:
         The report.
@@ -52,7 +54,7 @@ def check_proposer(
         SettingsError: ``xfails`` or ``only`` names a check that does not exist or that did not run.
         UnknownProposerError, InvalidProposerError: there is no such proposer, or it is none.
     """
-    subject = subject_of(factory, options, max_examples)
+    subject = subject_of(factory, options, max_examples, shrink)
     expected = read_xfails(xfails) if isinstance(xfails, (str, Path)) else dict(xfails or {})
     chosen = list(CHECKS) if only is None else list(only)
     for name in [*chosen, *expected]:

@@ -169,7 +169,8 @@ def _run(session: Session, scenario: Scenario, cache: _Cache, oracle: Oracle) ->
         rows = scenario.order(step, list(running))
         histories = [arrivals[i].prompt + outputs[i] for i in rows]
         plain = step in scenario.undrafted_steps
-        drafts = [_EMPTY] * len(rows) if plain else _drafts(session, arrivals, rows, histories)
+        none = _no_draft(cache.target.vocab_size)
+        drafts = [none] * len(rows) if plain else _drafts(session, arrivals, rows, histories)
         for index, history, draft in zip(rows, histories, drafts, strict=True):
             bursts, weights = cache.step_law(history, draft)
             burst = bursts[oracle.choose(weights)]
@@ -182,7 +183,9 @@ def _run(session: Session, scenario: Scenario, cache: _Cache, oracle: Oracle) ->
     return tuple(outputs)
 
 
-_EMPTY = DraftRow(np.zeros(0, TOKEN_DTYPE))
+def _no_draft(vocab_size: int) -> DraftRow:
+    none = np.zeros(0, TOKEN_DTYPE)
+    return DraftRow(none, none, np.zeros((0, vocab_size)))
 
 
 def _drafts(

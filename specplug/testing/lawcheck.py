@@ -15,7 +15,6 @@ from specplug.testing import strategies
 from specplug.testing.cells import Verifier
 from specplug.testing.law import Arrival, Scenario, check_law
 from specplug.testing.paths import Oracle
-from specplug.testing.properties import explore_examples
 from specplug.testing.subject import Subject, check, use_draw
 from specplug.testing.targets import SampledTarget
 from specplug.testing.tree_verifiers import GREEDY_TREE, ONE_HOT_TREE, SAMPLED_TREE
@@ -116,7 +115,7 @@ def _scenarios(vocab_size: int, capabilities: Capabilities) -> st.SearchStrategy
     "The exact law of the output is that of plain decoding, for every target, sampling and scenario."
 )
 def check_output_law(subject: Subject) -> None:
-    @explore_examples(subject.examples)
+    @subject.explore()
     @given(data=st.data())
     def kept(data: st.DataObject) -> None:
         check_random_law(data, subject.build, subject.capabilities)
@@ -126,7 +125,7 @@ def check_output_law(subject: Subject) -> None:
 
 @check("Greedy output is that of plain decoding where the best tokens tie exactly.")
 def check_greedy_ties(subject: Subject) -> None:
-    @explore_examples(max(5, subject.examples // 5))
+    @subject.explore(fewer=5)
     @given(data=st.data())
     def kept(data: st.DataObject) -> None:
         vocab_size = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from specplug import registry
 from specplug.protocols import Proposer
 from specplug.settings import describe, parse
+from specplug.testing.properties import explore_examples
 from specplug.testing.strategies import BUDGETS
 from specplug.testing.watch import ContractError, Watched
 from specplug.types import Capabilities, Context, ProbArray
@@ -30,6 +31,8 @@ class Subject:
         options: what it is built with.
         capabilities: what it declares.
         examples: how many random examples each property gets.
+        budget: the name of the option that limits memory, if there is one.
+        shrink: whether failures are reduced to a small example, which takes most of the time of a failing check.
     """
 
     name: str
@@ -37,7 +40,12 @@ class Subject:
     options: Mapping[str, Any]
     capabilities: Capabilities
     examples: int = 50
-    budget: str | None = field(default=None)
+    budget: str | None = None
+    shrink: bool = True
+
+    def explore(self, fewer: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Settings of a property with as many examples, or that many times fewer."""
+        return explore_examples(max(1, self.examples // fewer), self.shrink)
 
     def build(self, context: Context, **changed: Any) -> Proposer:
         """A fresh proposer; its drafts, if they are drawn at random, come from fixed coins."""
@@ -52,7 +60,10 @@ class Subject:
 
 
 def subject_of(
-    factory: str | Callable[..., Any], options: Mapping[str, Any] | None = None, examples: int = 50
+    factory: str | Callable[..., Any],
+    options: Mapping[str, Any] | None = None,
+    examples: int = 50,
+    shrink: bool = True,
 ) -> Subject:
     """Find what is to be tested.
 
@@ -60,6 +71,7 @@ def subject_of(
         factory: a registered name, ``"module:attribute"``, or a factory itself.
         options: as a user would write them; its ``Settings`` checks them.
         examples: random examples per property.
+        shrink: reduce failures to small examples.
 
     Raises:
         UnknownProposerError, InvalidProposerError, SettingsError: as the registry does.
@@ -71,11 +83,11 @@ def subject_of(
         module = getattr(factory, "__module__", "?")
         settings = getattr(factory, "Settings", None)
         entry = registry.ProposerEntry(f"{module}:{name}", factory, settings, module.split(".")[0])
-    small = {**_small_budget(entry), **(options or {})}
-    probe = build_entry(entry, PROBE, small)
-    return Subject(
-        entry.where, entry, small, probe.capabilities, examples, next(iter(_small_budget(entry)), None)
-    )
+    budget = _small_budget(entry)
+    small = {**budget, **(options or {})}
+    capabilities = build_entry(entry, PROBE, small).capabilities
+    limited = next(iter(budget), None)
+    return Subject(entry.where, entry, small, capabilities, examples, limited, shrink)
 
 
 def build_entry(
