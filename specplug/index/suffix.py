@@ -27,7 +27,7 @@ from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch, observe_batch
 from specplug.kernels.handle import pack
 from specplug.kernels.store import store_output
-from specplug.kernels.streams import append_tokens, begin_stream, free_stream, index_stream
+from specplug.kernels.streams import append_tokens, begin_stream, free_stream, index_some
 from specplug.types import (
     Context,
     DraftBuffers,
@@ -63,7 +63,7 @@ class SuffixIndex:
         self.handle = pack(self.state)
 
     def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
-        """Begin a stream in ``slot``, freeing what it held; indexes ``history`` at once (about 20 ns per token)."""
+        """Begin a stream in ``slot``, freeing what it held; a long ``history`` is indexed over several calls."""
         slot = self._check_slot(slot)
         history = as_kernel_array(history, np.int32)
         self._check_room(slot, len(history))
@@ -76,7 +76,7 @@ class SuffixIndex:
         begin_stream(slots, slot, int(prompt_length), number, model)
         self._reserve(len(history))
         append_tokens(self.state.slots, slot, history)
-        index_stream(self.state.slots, slot, len(history))
+        index_some(self.state.slots, slot, layout.LINKED_PER_CALL)
 
     def observe(self, observed: Observed) -> None:
         """Learn from and index new tokens; O(1) per token."""
@@ -249,7 +249,7 @@ def _warm_up() -> None:
     tokens = np.zeros(8, np.int32)
     begin_stream(state.slots, 0, 4, 0, 0)
     append_tokens(state.slots, 0, tokens)
-    index_stream(state.slots, 0, 8)
+    index_some(state.slots, 0, 8)
     slots, ceilings = np.zeros(1, np.int32), np.full(1, 2, np.int32)
     drafts = allocate_drafts(1, 2)
     draft_batch(pack(state), slots, ceilings, 0.1, drafts.tokens, drafts.survival, drafts.lengths)

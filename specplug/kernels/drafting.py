@@ -23,6 +23,7 @@ from specplug.kernels.layout import (
     D_TOKENS,
     KEEP,
     LENGTH,
+    LINKED_PER_CALL,
     LOG_CANDIDATES,
     LOG_TOKENS,
     M_COST,
@@ -50,7 +51,7 @@ from specplug.kernels.layout import (
 from specplug.kernels.match import find_candidates, load_context
 from specplug.kernels.ranking import rank_tokens
 from specplug.kernels.store import physical
-from specplug.kernels.streams import append_tokens, index_stream, token_at
+from specplug.kernels.streams import append_tokens, index_some, token_at
 
 #: Step size of the weights, the number of updates after which it has shrunk noticeably, and its floor.
 STEP_SIZE = 0.02
@@ -271,11 +272,15 @@ def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
 def observe_batch(
     handle: LongArray, slots: IntArray, offsets: LongArray, tokens: IntArray, cost: float
 ) -> None:
-    """Learn from, append and index the new tokens of every slot of a packed state, in the order given."""
+    """Learn from, append and index the new tokens of every slot of a packed state, in the order given.
+
+    At most LINKED_PER_CALL positions are linked; what is left of a long history follows at later calls.
+    """
     state = unpack(handle)
+    budget = LINKED_PER_CALL
     for row in range(slots.shape[0]):
         slot = slots[row]
         new = tokens[offsets[row] : offsets[row + 1]]
         learn_row(state, slot, new, cost)
         append_tokens(state.slots, slot, new)
-        index_stream(state.slots, slot, state.slots.numbers[slot, N_LENGTH])
+        budget -= index_some(state.slots, slot, budget)

@@ -47,6 +47,9 @@ MAX_CANDIDATES = 2 * (2 * MAX_FOUND - 1) + 6
 #: Token id that matches nothing; ends an output in the store.
 SEPARATOR = -1
 
+#: Positions that are linked per call, so that a long prompt is spread over steps (about 20 ns each).
+LINKED_PER_CALL = 1 << 14
+
 #: Sources of a candidate.
 PROMPT, OUTPUT, STORE = 0, 1, 2
 N_SOURCES = 3

@@ -151,6 +151,17 @@ def index_stream(slots: Slots, slot: Index, end: Index) -> None:
 
 
 @lean_kernel
+def index_some(slots: Slots, slot: Index, budget: Index) -> Index:
+    """Link up to ``budget`` more positions of a stream; returns how many."""
+    start = slots.numbers[slot, N_INDEXED]
+    end = min(slots.numbers[slot, N_LENGTH], start + budget)
+    if end <= start:
+        return 0
+    index_stream(slots, slot, end)
+    return end - start
+
+
+@lean_kernel
 def free_stream(slots: Slots, slot: Index) -> None:
     """Give the pages of ``slot`` back."""
     length = slots.numbers[slot, N_LENGTH]

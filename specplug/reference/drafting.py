@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from specplug.reference.match import find_candidates, load_context
 from specplug.reference.ranking import rank_tokens
-from specplug.reference.streams import append_tokens, index_stream
+from specplug.reference.streams import append_tokens, index_some
 from specplug.reference.suffix_state import (
     KEEP,
+    LINKED_PER_CALL,
     LOG_CANDIDATES,
     LOG_TOKENS,
     PROMPT,
@@ -82,11 +83,12 @@ def learn_row(state: SuffixState, slot: int, tokens: Sequence[int], cost: float)
 def observe_batch(
     state: SuffixState, slots: Sequence[int], rows: Sequence[Sequence[int]], cost: float
 ) -> None:
-    """Learn from, append and index the new tokens of every slot, in the order given."""
+    """Learn from, append and index the new tokens of every slot, in the order given, a bounded number per call."""
+    budget = LINKED_PER_CALL
     for slot, tokens in zip(slots, rows, strict=True):
         learn_row(state, slot, tokens, cost)
         append_tokens(state, slot, tokens)
-        index_stream(state, slot, len(state.streams[slot].tokens))
+        budget -= index_some(state, slot, budget)
 
 
 def _fits(depth: Depth, room: list[int]) -> bool:

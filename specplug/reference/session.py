@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from specplug.reference.drafting import draft_row, observe_batch
 from specplug.reference.store import store_output
-from specplug.reference.streams import append_tokens, begin_stream, free_stream, index_stream
-from specplug.reference.suffix_state import SEPARATOR, SuffixState
+from specplug.reference.streams import append_tokens, begin_stream, free_stream, index_some
+from specplug.reference.suffix_state import LINKED_PER_CALL, SEPARATOR, SuffixState
 from specplug.reference.templates import Templates, copy_model
 from specplug.types import Context, Request
 
@@ -51,7 +51,7 @@ class Session:
             copy_model(self.state, model)
         begin_stream(self.state, slot, request.prompt_length, namespace, model)
         append_tokens(self.state, slot, tokens)
-        index_stream(self.state, slot, len(tokens))
+        index_some(self.state, slot, LINKED_PER_CALL)
 
     def step(self, histories: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         """Observe what is new, oldest request first, and draft for every row."""

@@ -64,6 +64,14 @@ def index_stream(state: SuffixState, slot: int, end: int) -> None:
     stream.indexed = max(stream.indexed, end)
 
 
+def index_some(state: SuffixState, slot: int, budget: int) -> int:
+    """Link up to ``budget`` more positions of a stream; returns how many."""
+    stream = state.streams[slot]
+    count = max(0, min(budget, len(stream.tokens) - stream.indexed))
+    index_stream(state, slot, stream.indexed + count)
+    return count
+
+
 def free_stream(state: SuffixState, slot: int) -> None:
     """Forget the stream of ``slot``."""
     state.streams.pop(slot, None)

@@ -38,8 +38,8 @@ def test_constants_are_the_same_on_both_sides() -> None:
 class Pair:
     """A fast index and a slow state that are fed the same events."""
 
-    def __init__(self, budget: int) -> None:
-        self.fast = SuffixIndex(Context(2**31 - 1, 4096, WIDTH, 3), budget, COST)
+    def __init__(self, budget: int, max_length: int = 4096) -> None:
+        self.fast = SuffixIndex(Context(2**31 - 1, max_length, WIDTH, 3), budget, COST)
         store = self.fast.state.store
         self.slow = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
         self.namespaces: dict[str, int] = {}
@@ -53,7 +53,7 @@ class Pair:
             ref_templates.copy_model(self.slow, model)
         ref_streams.begin_stream(self.slow, slot, len(history), number, model)
         ref_streams.append_tokens(self.slow, slot, history)
-        ref_streams.index_stream(self.slow, slot, len(history))
+        ref_streams.index_some(self.slow, slot, layout.LINKED_PER_CALL)
 
     def observe(self, rows: dict[int, list[int]]) -> None:
         offsets = np.cumsum([0, *map(len, rows.values())]).astype(np.int64)
@@ -194,3 +194,20 @@ def test_templates_get_the_same_models(data: st.DataObject) -> None:
         got = fast.model_of(namespace, np.array(prompt, np.int32))
         assert got == slow.model_of(namespace, prompt)
         assert 0 <= got[0] < layout.N_MODELS
+
+
+def test_a_long_prompt_is_indexed_over_several_steps() -> None:
+    """The calls that the engine waits for stay short; drafts come from what is indexed so far."""
+    budget = layout.LINKED_PER_CALL
+    phrase = list(range(100))
+    filler = np.random.default_rng(0).integers(1000, 2000, 2 * budget).tolist()
+    pair = Pair(0, max_length=4 * budget)
+    pair.start(0, "", [*filler, *phrase, *phrase[:50]])
+    linked = []
+    for _ in range(4):
+        linked.append(int(pair.fast.state.slots.numbers[0, layout.N_INDEXED]))
+        drafts = pair.draft([0], WIDTH)[0]
+        pair.observe({0: []})
+    assert linked[:2] == [budget + 1, 2 * budget + 1]
+    assert linked[2] == linked[3] == len(filler) + 150
+    assert drafts == phrase[50 : 50 + WIDTH]

@@ -163,7 +163,7 @@ ENTRIES = {
     "streams.append_tokens",
     "streams.begin_stream",
     "streams.free_stream",
-    "streams.index_stream",
+    "streams.index_some",
 }
 
 
