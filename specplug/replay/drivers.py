@@ -44,6 +44,12 @@ class Draft(NamedTuple):
 class Driver(Protocol):
     """One drafter with one state; requests come one after the other."""
 
+    def hold(self, tokens: TokenArray, fresh: bool) -> None:
+        """These tokens come next, before the call that hands them over; with ``fresh`` they are a prompt.
+
+        Not timed: the place for what an engine keeps anyway, such as the whole text of a request.
+        """
+
     def begin(self, prompt: TokenArray) -> None:
         """A request with this prompt (int32 ``[n]``) starts."""
 
@@ -73,6 +79,9 @@ class ProposerDriver:
         self._ceilings = np.full(1, context.max_draft, LENGTH_DTYPE)
         self._offsets = np.zeros(2, np.int64)
         self._out = allocate_drafts(1, context.max_draft, context.vocab_size, proposer.capabilities)
+
+    def hold(self, tokens: TokenArray, fresh: bool) -> None:
+        """See :class:`Driver`: a proposer copies what it keeps, so there is nothing to hold."""
 
     def begin(self, prompt: TokenArray) -> None:
         """See :class:`Driver`."""
@@ -107,27 +116,47 @@ class ProposerDriver:
         self.proposer.observe(Observed(self._slots, self._offsets, new))
 
 
-class SessionDriver:
+class HeldText:
+    """The text of one request in one growing array, as engines keep it."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._array = np.zeros(0, TOKEN_DTYPE)
+
+    def hold(self, tokens: TokenArray, fresh: bool) -> None:
+        """Append ``tokens`` (int32 ``[n]``), with ``fresh`` to nothing."""
+        start = 0 if fresh else self._length
+        end = start + len(tokens)
+        if end > len(self._array):
+            grown = np.zeros(2 * end, TOKEN_DTYPE)
+            grown[:start] = self._array[:start]
+            self._array = grown
+        self._array[start:end] = tokens
+        self._length = end
+
+    @property
+    def text(self) -> TokenArray:
+        """All of it: int32 ``[n]``, a view."""
+        return self._array[: self._length]
+
+
+class SessionDriver(HeldText):
     """Goes through :class:`specplug.session.Session`, as the adapters do."""
 
     def __init__(self, proposer: Proposer, context: Context) -> None:
+        super().__init__()
         self.session = Session(proposer, context, on_fault="raise")
         self._serial = 0
-        self._length = 0
-        self._text = np.zeros(0, TOKEN_DTYPE)
         self._out = allocate_drafts(1, context.max_draft, context.vocab_size, proposer.capabilities)
 
     def begin(self, prompt: TokenArray) -> None:
         """See :class:`Driver`."""
         self._serial += 1
-        self._length = 0
-        self._append(prompt)
-        self.session.begin(Request(str(self._serial), len(prompt)), self._text[: self._length])
+        self.session.begin(Request(str(self._serial), len(prompt)), self.text)
 
     def step(self, new: TokenArray) -> None:
         """See :class:`Driver`."""
-        self._append(new)
-        self._out = self.session.step([str(self._serial)], [self._text[: self._length]])
+        self._out = self.session.step([str(self._serial)], [self.text])
 
     def draft(self) -> Draft:
         """See :class:`Driver`."""
@@ -145,16 +174,6 @@ class SessionDriver:
     def broken_invariant(self) -> str:
         """See :class:`Driver`."""
         return broken_invariant_of(self.session.proposer)
-
-    def _append(self, new: TokenArray) -> None:
-        # The engine's own buffer in real life; doubling keeps its cost out of the figures.
-        end = self._length + len(new)
-        if end > len(self._text):
-            grown = np.zeros(2 * end, TOKEN_DTYPE)
-            grown[: self._length] = self._text[: self._length]
-            self._text = grown
-        self._text[self._length : end] = new
-        self._length = end
 
 
 def first_row(out: DraftBuffers) -> Draft:

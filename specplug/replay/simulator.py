@@ -96,9 +96,11 @@ def replay_record(
     tally.requests += 1
     tally.prompt_tokens += len(prompt)
     tally.response_tokens += total
+    driver.hold(prompt, True)
     _timed(driver.begin, prompt, host.start_wall, host.start_cpu)
     position, new = 1, response[:1]
     while position < total:
+        driver.hold(new, False)
         _timed(driver.step, new, host.step_wall, host.step_cpu)
         draft = driver.draft()
         if check is not None:
@@ -108,6 +110,7 @@ def replay_record(
     memory = driver.memory()
     if memory is not None:
         tally.remember_memory(memory, ending=True)
+    driver.hold(new, False)
     _timed(driver.end, new, host.finish_wall, host.finish_cpu)
     if check is not None:
         check(driver, Draft(response[:0]), f"request {tally.requests}, at its end")
