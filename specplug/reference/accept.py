@@ -100,7 +100,8 @@ def accept_one_hot(
         tokens: int32 ``[B, K]``.
         lengths: int32 ``[B]``.
         uniforms: float64 ``[B, K + 1]`` in ``[0, 1)``; coin ``j < K`` judges draft ``j``, coin
-        ``K`` draws the last token. accepted: int32 ``[B]``, written.
+            ``K`` draws the last token.
+        accepted: int32 ``[B]``, written.
         emitted: int32 ``[B, K + 1]``, written.
     """
     for row, length in enumerate(lengths.tolist()):

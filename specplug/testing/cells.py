@@ -4,7 +4,7 @@ A verifier is a function of its coins that is constant on boxes: each coin matte
 which of finitely many intervals it falls into. Running the verifier once per box, and weighing
 each outcome with the volume of its box, gives its law without sampling and without a model of the
 verifier. Near both ends of each box it is run again, so that an edge which was forgotten is
-noticed.
+noticed. Where the edges are not known they are searched for: see :func:`search_edges`.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ class Verifier:
     Attributes:
         name: for messages.
         run: from a batch and uniforms (float64 ``[B, coins]``) to the emitted tokens of each row,
-        int32 ``[B, n + 1]`` padded with -1.
+            int32 ``[B, n + 1]`` padded with -1.
         edges: from the target (float64 ``[n + 1, V]``) and a draft to one array per coin, the
-        interior points at which that coin's meaning may change. More points than needed do no harm.
+            interior points at which that coin's meaning may change. More points than needed do no
+            harm. None: they are searched for.
         coins: number of coins for ``n`` drafts.
         greedy: wants the target's logits instead of its law.
     """
 
     name: str
     run: Callable[[Batch, ProbArray], NDArray[np.int32]]
-    edges: Callable[[ProbArray, DraftRow], Sequence[NDArray[np.float64]]]
+    edges: Callable[[ProbArray, DraftRow], Sequence[NDArray[np.float64]]] | None
     coins: Callable[[int], int]
     greedy: bool = False
 
@@ -67,12 +68,34 @@ def emitted_cells(verifier: Verifier, target: ProbArray, draft: DraftRow) -> dic
     Args:
         verifier: what is driven.
         target: float64 ``[n + 1, V]``, law (or logits) of the target after 0 to ``n`` drafts, or
-        after each node of a tree. draft: the ``n`` drafts.
+            after each node of a tree.
+        draft: the ``n`` drafts.
 
     Raises:
         HiddenEdgeError: the outcome changes inside a box; the verifier's ``edges`` are incomplete.
     """
-    grids = [_intervals(cuts) for cuts in verifier.edges(target, draft)]
+    if verifier.edges is not None:
+        return _weigh(verifier, target, draft, verifier.edges(target, draft))
+    found = search_edges(
+        verifier, target, draft, [np.array([0.011, 0.987])] * _coins(verifier, draft)
+    )
+    try:
+        return _weigh(verifier, target, draft, found)
+    except HiddenEdgeError:
+        # Some threshold shows only while another coin is in a narrow interval: look from the middle of each.
+        middles = [start + 0.5 * width for start, width in map(_intervals, found)]
+        return _weigh(verifier, target, draft, search_edges(verifier, target, draft, middles))
+
+
+def _coins(verifier: Verifier, draft: DraftRow) -> int:
+    return verifier.coins(len(draft.tokens))
+
+
+def _weigh(
+    verifier: Verifier, target: ProbArray, draft: DraftRow, edges: Sequence[NDArray[np.float64]]
+) -> dict[Tokens, float]:
+    """Run the verifier in every box between the edges, and at two more points of each."""
+    grids = [_intervals(cuts) for cuts in edges]
     starts = _grid([g[0] for g in grids])
     widths = _grid([g[1] for g in grids])
     outcomes = _run(verifier, target, draft, starts + 0.5 * widths)
@@ -95,9 +118,55 @@ def emitted_cells(verifier: Verifier, target: ProbArray, draft: DraftRow) -> dic
     return law
 
 
+def search_edges(
+    verifier: Verifier,
+    target: ProbArray,
+    draft: DraftRow,
+    places: Sequence[NDArray[np.float64]],
+) -> list[NDArray[np.float64]]:
+    """Find the edges of each coin by bisection, while the others stand at each of their ``places``.
+
+    Misses two edges that lie within 1 / 48 of each other if the outcome is the same on both sides.
+    """
+    return [
+        _search(verifier, target, draft, coin, [*places[:coin], *places[coin + 1 :]])
+        for coin in range(len(places))
+    ]
+
+
+def _search(
+    verifier: Verifier,
+    target: ProbArray,
+    draft: DraftRow,
+    coin: int,
+    places: list[NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    others = _grid(places)
+    steps = np.linspace(0.0, np.nextafter(1.0, 0.0), 49)
+
+    def outcomes(rest: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.int32]:
+        return _run(verifier, target, draft, np.insert(rest, coin, points, axis=1))
+
+    rest = np.repeat(others, len(steps), axis=0)
+    found = outcomes(rest, np.tile(steps, len(others)))
+    changes = (found[1:] != found[:-1]).any(axis=1) & (np.arange(1, len(found)) % len(steps) > 0)
+    left = np.flatnonzero(changes)
+    if not len(left):
+        return np.zeros(0)
+    low, high = steps[left % len(steps)], steps[left % len(steps) + 1]
+    before, fixed = found[left], rest[left]
+    for _ in range(55):
+        middle = 0.5 * (low + high)
+        same = (outcomes(fixed, middle) == before).all(axis=1)
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    return high
+
+
 def _intervals(cuts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    inner = cuts[(cuts > 0.0) & (cuts < 1.0)]
-    points = np.unique(np.concatenate(([0.0], inner, [1.0])))
+    """Starts and widths of the intervals between cuts; cuts that differ by rounding only are one."""
+    inner = np.sort(cuts[(cuts > 1e-15) & (cuts < 1.0 - 1e-15)])
+    distinct = inner[np.diff(inner, prepend=0.0) > 1e-15]
+    points = np.concatenate(([0.0], distinct, [1.0]))
     return points[:-1], np.diff(points)
 
 

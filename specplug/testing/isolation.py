@@ -157,7 +157,8 @@ def _no_interference(subject: Subject, who: str, namespace: str, keep: bool | No
     Args:
         who: what messages call the first request.
         namespace: of the first request; the second has the empty one.
-        keep: how the first request ends, before the second takes over its slot; None lets it run on.
+        keep: how the first request ends, before the second takes over its slot; None lets it run
+            on.
     """
     slot = 1 if keep is None else 0
     words = st.lists(st.integers(0, 11), min_size=1, max_size=5)

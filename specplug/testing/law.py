@@ -38,7 +38,8 @@ class Arrival:
         limit: tokens after which its output ends.
         stop_token_ids: tokens at which its output ends.
         step: it is there from this step on, or from the first step after it at which nothing else
-        runs. tell_limit: the session knows the limit; otherwise drafts may run over the end.
+            runs.
+        tell_limit: the session knows the limit; otherwise drafts may run over the end.
         keep: its text may serve others when it ends.
         request_id: by default its place in the scenario.
     """
@@ -87,17 +88,18 @@ SessionFactory = Callable[[Oracle], Session]
 
 @dataclass
 class _Cache:
-    """One-step laws that were worked out before: they depend on history and draft alone."""
+    """One-step laws that were worked out before: they depend on the target's laws and the draft alone."""
 
     target: SampledTarget
     verifier: Verifier
     cells: dict[tuple[object, ...], tuple[list[Tokens], list[float]]] = field(default_factory=dict)
 
     def step_law(self, history: Tokens, draft: DraftRow) -> tuple[list[Tokens], list[float]]:
-        key = (history, *(None if part is None else part.tobytes() for part in draft))
+        target = self._positions(history, draft)
+        key = tuple(None if part is None else part.tobytes() for part in (target, *draft))
         found = self.cells.get(key)
         if found is None:
-            law = emitted_cells(self.verifier, self._positions(history, draft), draft)
+            law = emitted_cells(self.verifier, target, draft)
             found = self.cells[key] = (list(law), list(law.values()))
         return found
 

@@ -14,8 +14,8 @@ class Outcome:
 
     Attributes:
         check: its name.
-        status: ``passed``, ``failed``, ``skipped``, ``xfailed`` (failed as expected) or
-            ``xpassed`` (should have failed).
+        status: ``passed``, ``failed``, ``skipped``, ``xfailed`` (failed as expected) or ``xpassed``
+            (should have failed).
         detail: the reason of a skip, or the message of a failure.
     """
 

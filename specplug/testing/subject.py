@@ -32,7 +32,8 @@ class Subject:
         capabilities: what it declares.
         examples: how many random examples each property gets.
         budget: the name of the option that limits memory, if there is one.
-        shrink: whether failures are reduced to a small example, which takes most of the time of a failing check.
+        shrink: whether failures are reduced to a small example, which takes most of the time of a
+            failing check.
     """
 
     name: str

@@ -24,7 +24,8 @@ def greedy(target_scores: Any, tokens: Any, lengths: Any) -> Verdict:
 
     Args:
         target_scores: float64 or float32 ``[B, K + 1, V]``, logits or probabilities; ``-inf``
-        forbids a token. tokens: integers ``[B, K]``, the drafts.
+            forbids a token.
+        tokens: integers ``[B, K]``, the drafts.
         lengths: integers ``[B]``, drafts per row; 0 is plain decoding.
 
     Raises:
@@ -45,10 +46,12 @@ def sample_and_compare(target_probs: Any, tokens: Any, lengths: Any, uniforms: A
 
     Args:
         target_probs: float64 or float32 ``[B, K + 1, V]``, the target's law after all sampling
-        transformations. tokens: integers ``[B, K]``, drafts that are a function of the past (never
-        drawn at random from the target). lengths: integers ``[B]``, drafts per row.
+            transformations.
+        tokens: integers ``[B, K]``, drafts that are a function of the past (never drawn at random
+            from the target).
+        lengths: integers ``[B]``, drafts per row.
         uniforms: floats ``[B, K + 1]`` in ``[0, 1)``, fresh and independent; coin ``j`` draws
-        position ``j``.
+            position ``j``.
 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
@@ -67,10 +70,11 @@ def reject_one_hot(target_probs: Any, tokens: Any, lengths: Any, uniforms: Any) 
 
     Args:
         target_probs: float64 or float32 ``[B, K + 1, V]``, the target's law after all sampling
-        transformations. tokens: integers ``[B, K]``, drafts that are a function of the past.
+            transformations.
+        tokens: integers ``[B, K]``, drafts that are a function of the past.
         lengths: integers ``[B]``, drafts per row.
         uniforms: floats ``[B, K + 1]`` in ``[0, 1)``, fresh and independent; coin ``j < K`` judges
-        draft ``j``, coin ``K`` draws the row's last token.
+            draft ``j``, coin ``K`` draws the row's last token.
 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.

@@ -22,8 +22,8 @@ class SamplingParams:
             it; 1 is off.
         frequency_penalty: subtracted from a token's score for every occurrence in the output; 0 is
             off.
-        presence_penalty: subtracted once from the score of tokens that occurred in the output; 0
-            is off.
+        presence_penalty: subtracted once from the score of tokens that occurred in the output; 0 is
+            off.
         logit_bias: added to the scores of these ids.
         bad_words: token sequences that the output may not complete.
         min_tokens: no stop token before the output has this many tokens.

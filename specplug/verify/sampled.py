@@ -30,11 +30,12 @@ def reject_sampled(
 
     Args:
         target_probs: float64 or float32 ``[B, K + 1, V]``, the target's law after all sampling
-        transformations. draft_probs: float64 or float32 ``[B, K, V]``, the law that each draft was
-        drawn from. tokens: integers ``[B, K]``, the drafts.
+            transformations.
+        draft_probs: float64 or float32 ``[B, K, V]``, the law that each draft was drawn from.
+        tokens: integers ``[B, K]``, the drafts.
         lengths: integers ``[B]``, drafts per row.
         uniforms: floats ``[B, K + 1]`` in ``[0, 1)``, fresh and independent of those that drew the
-        drafts; coin ``j < K`` judges draft ``j``, coin ``K`` draws the row's last token.
+            drafts; coin ``j < K`` judges draft ``j``, coin ``K`` draws the row's last token.
 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.

@@ -37,8 +37,9 @@ class TreeVerdict(NamedTuple):
     Attributes:
         accepted: int32 ``[B]``, how many nodes were kept.
         tokens: int32 ``[B, N + 1]``: the kept tokens from the root on, one of the target's own,
-        then ``-1``. path: int32 ``[B, N]``: the kept nodes from the root on, then ``-1``; where a
-        host finds their keys and values.
+            then ``-1``.
+        path: int32 ``[B, N]``: the kept nodes from the root on, then ``-1``; where a host finds
+            their keys and values.
     """
 
     accepted: IntArray
@@ -55,8 +56,8 @@ class TreeLayout(NamedTuple):
     """How a host lays out the nodes of draft trees; the root comes first where it has a place.
 
     Attributes:
-        depths: int32 ``[B, N]``, distance from the root: 1 for its children, 0 for what is no
-        node. The position of a node is that of the last committed token plus its depth.
+        depths: int32 ``[B, N]``, distance from the root: 1 for its children, 0 for what is no node.
+            The position of a node is that of the last committed token plus its depth.
         mask: bool ``[B, N + 1, N + 1]``: what the root and each node attend to among themselves.
         first_child: int32 ``[B, N + 1]``, -1 for none.
         next_sibling: int32 ``[B, N]``, -1 for none.
@@ -128,11 +129,12 @@ def reject_tree_one_hot(
 
     Args:
         target_probs: float64 or float32 ``[B, N + 1, V]``, the target's law after all sampling
-        transformations. tokens: integers ``[B, N]``.
+            transformations.
+        tokens: integers ``[B, N]``.
         parents: integers ``[B, N]``.
         lengths: integers ``[B]``, nodes per row.
         uniforms: floats ``[B, N + 1]`` in ``[0, 1)``, fresh and independent; coin ``j < N`` judges
-        node ``j``, coin ``N`` draws the row's last token.
+            node ``j``, coin ``N`` draws the row's last token.
 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
@@ -155,10 +157,11 @@ def reject_tree_sampled(
 
     Args:
         draft_probs: float64 or float32 ``[B, N, V]``, the law that each node was drawn from given
-        its elder siblings (without replacement: the model's law without their tokens,
-        renormalised). target_probs, tokens, parents, lengths, uniforms: as for
-        :func:`reject_tree_one_hot`. Siblings must stand in the order in which they were drawn;
-        whether a node is drafted may depend on what was drawn before it, never on its own token.
+            its elder siblings (without replacement: the model's law without their tokens,
+            renormalised).
+        target_probs, tokens, parents, lengths, uniforms: as for :func:`reject_tree_one_hot`.
+            Siblings must stand in the order in which they were drawn; whether a node is drafted may
+            depend on what was drawn before it, never on its own token.
 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.

@@ -15,7 +15,7 @@ class Verdict(NamedTuple):
     Attributes:
         accepted: int32 ``[B]``, how many draft tokens were kept.
         tokens: int32 ``[B, K + 1]``; row ``i`` holds its ``accepted[i]`` kept drafts, one token of
-        the target's own, then ``-1``.
+            the target's own, then ``-1``.
     """
 
     accepted: IntArray
