@@ -17,6 +17,9 @@ from specplug.testing.engine_protocol import Counters, Driver
 
 Sample = list[tuple[int, ...]]
 
+#: Requests per command; each takes the engine about half a minute on two cores.
+PORTION = 500
+
 
 @dataclass(frozen=True)
 class LawTest:
@@ -45,24 +48,27 @@ def sample(
     case: LawTest,
     seed: int,
     beside: list[tuple[Any, dict[str, Any]]] | None = None,
-) -> tuple[Sample, Counters]:
-    """``case.samples`` answers to one prompt, and the counters gained.
+) -> tuple[Sample, Sample, Counters]:
+    """``case.samples`` answers to one prompt, the answers to ``beside``, and the counters gained.
 
-    Requests in ``beside`` are spread evenly among them; their answers come last.
+    Served in portions of at most :data:`PORTION`; the requests of ``beside`` are spread evenly among each.
     """
-    prompts: list[Any] = [prompt] * case.samples
-    params: list[dict[str, Any]] = [case.params] * case.samples
-    others = beside or []
-    places = [(i + 1) * case.samples // (len(others) + 1) + i for i in range(len(others))]
-    for place, (other, own) in zip(places, others, strict=True):
-        prompts.insert(place, other)
-        params.insert(place, own)
     before = engine.metrics()
-    tokens = engine.generate(prompts, params, raw_seed=seed).tokens
-    gained = engine.metrics() - before
-    apart = [tokens[place] for place in places]
-    taken = set(places)
-    return [t for i, t in enumerate(tokens) if i not in taken] + apart, gained
+    drawn: Sample = []
+    apart: Sample = []
+    others = beside or []
+    while len(drawn) < case.samples:
+        count = min(PORTION, case.samples - len(drawn))
+        prompts: list[Any] = [prompt] * count
+        params: list[dict[str, Any]] = [case.params] * count
+        places = [(i + 1) * count // (len(others) + 1) + i for i in range(len(others))]
+        for place, (other, own) in zip(places, others, strict=True):
+            prompts.insert(place, other)
+            params.insert(place, own)
+        tokens = engine.generate(prompts, params, raw_seed=seed + len(drawn)).tokens
+        apart += [tokens[place] for place in places]
+        drawn += [t for i, t in enumerate(tokens) if i not in places]
+    return drawn, apart, engine.metrics() - before
 
 
 def compare_laws(a: Sample, b: Sample, expected: float = 5.0) -> Verdict:
