@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,11 +85,10 @@ class VllmProposer:
             self._attach(runner)
             planned = getattr(scheduler_output, "num_spec_tokens_to_schedule", None)
             self._cap.cap = self.width if planned is None else max(0, min(self.width, int(planned)))
-            for request_id in scheduler_output.finished_req_ids:
-                self._end(request_id)
+            self._end_all(scheduler_output.finished_req_ids)
             for new in scheduler_output.scheduled_new_reqs:
                 # Still known: a streamed-in continuation of the prompt, or an id used again.
-                self._end(new.req_id)
+                self._end_all([new.req_id])
                 salt = salt_of(new)
                 if salt:
                     self._salts[new.req_id] = salt
@@ -206,13 +205,14 @@ class VllmProposer:
             if length:
                 drafts[rows[i]] = out.tokens[i, : min(length, self.width)].tolist()
 
-    def _end(self, request_id: str, keep: bool = True) -> None:
-        self._withheld.discard(request_id)
-        self._masked.pop(request_id, None)
-        self._salts.pop(request_id, None)
+    def _end_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
+        for request_id in request_ids:
+            self._withheld.discard(request_id)
+            self._masked.pop(request_id, None)
+            self._salts.pop(request_id, None)
         if self.session is not None:
             # An aborted request's text was emitted like any other, so it is kept too.
-            self.session.finish(request_id, keep)
+            self.session.finish_all(request_ids, keep)
 
     def _fault(self, where: str, ids: Sequence[str]) -> None:
         self.faults += 1
@@ -229,7 +229,7 @@ class VllmProposer:
         for request_id in ids:
             try:
                 # Half-observed: start afresh at the next step, and let nobody else read it.
-                self._end(request_id, keep=False)
+                self._end_all([request_id], keep=False)
             except Exception:  # noqa: BLE001  the state that failed may fail again; its request still must go on
                 self.faults = MAX_FAULTS
 
