@@ -71,7 +71,7 @@ def load(name: str) -> ProposerEntry:
         if name not in points:
             hint = did_you_mean(name, points)
             raise UnknownProposerError(f"unknown proposer {PREFIX + name!r}; {hint}")
-        point = points[name]
+        point = _only(points[name])
         distribution = _distribution(point)
     try:
         factory = point.load()
@@ -137,18 +137,24 @@ def check_instance(proposer: object, where: str, distribution: str = "?") -> Non
         )
 
 
-def _points() -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+def _points() -> dict[str, list[EntryPoint]]:
+    found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
-        other = found.get(point.name)
-        # The same distribution can be seen twice (an editable install shadowing a wheel): same value, no conflict.
-        if other is not None and other.value != point.value:
-            raise InvalidProposerError(
-                f"two distributions register the proposer {point.name!r}: {_distribution(other)!r} as "
-                f"{other.value!r} and {_distribution(point)!r} as {point.value!r}; uninstall one of them"
-            )
-        found[point.name] = point
+        found.setdefault(point.name, []).append(point)
     return found
+
+
+def _only(points: list[EntryPoint]) -> EntryPoint:
+    """The one meaning of a name. A name with two costs itself only, not the others."""
+    first = points[0]
+    for other in points[1:]:
+        # The same distribution can be seen twice (an editable install shadowing a wheel): same value, no conflict.
+        if other.value != first.value:
+            raise InvalidProposerError(
+                f"two distributions register the proposer {first.name!r}: {_distribution(first)!r} as "
+                f"{first.value!r} and {_distribution(other)!r} as {other.value!r}; uninstall one of them"
+            )
+    return first
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -99,6 +99,8 @@ class Session:
         self.controller = controller or FixedLength()
         self.stats = SessionStats()
         self.faulted = False
+        if on_fault not in ("disable", "raise"):
+            raise InvalidRequestError(f"on_fault must be 'disable' or 'raise', got {on_fault!r}")
         self._raise = on_fault == "raise"
         self._live: OrderedDict[str, _Live] = OrderedDict()
         self._free = list(range(context.max_requests - 1, -1, -1))

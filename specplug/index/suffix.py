@@ -22,7 +22,7 @@ from specplug.index.arrays import (
     new_slots,
     new_store,
 )
-from specplug.index.templates import Templates
+from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch, observe_batch
 from specplug.kernels.handle import pack
@@ -50,7 +50,7 @@ class SuffixIndex:
     def __init__(self, context: Context, store_budget: int, cost: float) -> None:
         self.context = context
         self.cost = float(cost)
-        self._namespaces: dict[str, int] = {}
+        self._namespaces = Namespaces()
         self._templates = Templates(layout.N_MODELS)
         _warm_up()
         self.state = layout.State(
@@ -69,7 +69,7 @@ class SuffixIndex:
         self._check_room(slot, len(history))
         slots = self.state.slots
         free_stream(slots, slot)
-        number = self._namespace(namespace)
+        number = self._namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
         if taken:
             copy_model(self.state.model, model)
@@ -164,9 +164,6 @@ class SuffixIndex:
             if found.any():
                 end = start + int(np.argmax(found)) + 1
         return start, end
-
-    def _namespace(self, name: str) -> int:
-        return self._namespaces.setdefault(name, len(self._namespaces))
 
     def _check_slot(self, slot: int) -> int:
         if not 0 <= slot < self.context.max_requests:

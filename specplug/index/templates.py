@@ -1,4 +1,4 @@
-"""Which of the learned models serves a prompt: beginnings that recur get one of their own.
+"""Which namespace and which of the learned models a prompt belongs to: beginnings that recur get one of their own.
 
 Requests of one client or one prompt template begin alike (system prompt, instructions). How far matches can be trusted
 differs more between such kinds of traffic than within one; all traffic in one model costs 2 % of the speedup.
@@ -16,6 +16,30 @@ PREFIX = 16
 REMEMBERED = 4096
 
 Key = tuple[int, bytes]
+
+
+class Namespaces:
+    """Numbers the namespaces; a number is never used for another name.
+
+    With one namespace per user their number is not bounded, so the one used longest ago is forgotten in the end: what
+    its requests had stored can then no longer be found.
+    """
+
+    def __init__(self, remembered: int = 1 << 16) -> None:
+        self._remembered = remembered
+        self._numbers: OrderedDict[str, int] = OrderedDict()
+        self._next = 0
+
+    def number_of(self, name: str) -> int:
+        """The number of a namespace, a new one if it is not known."""
+        if name in self._numbers:
+            self._numbers.move_to_end(name)
+            return self._numbers[name]
+        self._numbers[name] = number = self._next
+        self._next += 1
+        if len(self._numbers) > self._remembered:
+            self._numbers.popitem(last=False)
+        return number
 
 
 class Templates:

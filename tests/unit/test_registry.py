@@ -282,11 +282,14 @@ def test_two_distributions_of_one_name_are_refused_naming_both(install: Install)
     install("tree = third_party_plugin:Tree", dist="First-One")
     install("tree = other_plugin:Tree", module="other_plugin", dist="Second-One")
     with pytest.raises(InvalidProposerError) as caught:
-        registry.names()
+        registry.load("tree")
     message = str(caught.value)
     assert "two distributions register the proposer 'tree'" in message
     for part in ("First-One", "Second-One", "third_party_plugin:Tree", "other_plugin:Tree"):
         assert repr(part) in message
+    # The others go on working.
+    assert registry.load("null").name == "null"
+    assert {"null", "suffix", "tree"} <= set(registry.names())
 
 
 def test_a_distribution_that_is_seen_twice_is_no_conflict(install: Install) -> None:
