@@ -13,7 +13,7 @@ PYTEST := -P -m pytest
 .DEFAULT_GOAL := help
 # The machines this runs on are small, and one engine at a time is enough for them.
 .NOTPARALLEL:
-.PHONY: help demo test test-core test-vllm test-lowest test-long coverage lint format bench clean
+.PHONY: help demo test test-core test-vllm test-lowest test-long coverage lint format bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -54,6 +54,10 @@ format: ## apply the formatting and the safe fixes that lint asks for
 bench: ## what our side costs: host time per engine step, start-up time
 	$(CORE) benchmarks/host_time.py
 	$(VLLM) benchmarks/startup.py
+
+bench-peers: ## beside arctic-inference and vLLM's n-gram rule: make bench-peers TRACES=folder TOKENIZER=file
+	@test -n "$(TRACES)" -a -n "$(TOKENIZER)" || { echo "make bench-peers TRACES=folder TOKENIZER=file"; exit 2; }
+	$(PYTHON) tools/environments.py run bench benchmarks/peers.py "$(TRACES)" "$(TOKENIZER)"
 
 clean: ## remove what builds and tools leave in the checkout; environments stay
 	rm -rf build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

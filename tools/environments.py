@@ -55,6 +55,10 @@ class Environment:
 ENVIRONMENTS = {
     "core": Environment("requirements/core.txt", "about 1 minute, 0.6 GB of disk"),
     "lowest": Environment("requirements/lowest.txt", "about 1 minute, 0.6 GB of disk"),
+    "bench": Environment(
+        "requirements/bench.txt",
+        "5 to 10 minutes, most of it to build arctic-inference; 1 GB of disk",
+    ),
     "vllm": Environment(
         "requirements/vllm.txt",
         "2 to 5 minutes, 2 GB of disk",
@@ -104,13 +108,19 @@ def _pip_into(folder: Path) -> list[str | Path]:
     return [sys.executable, "-m", "pip", "--python", _python(folder), "install"]
 
 
-def _run_quietly(command: Sequence[str | Path], log: Path, progress: Callable[[], str]) -> None:
+def _run_quietly(
+    command: Sequence[str | Path], log: Path, progress: Callable[[], str], layer: Path
+) -> None:
     """Run ``command`` with its output in ``log``; say ``progress()`` now and then, and the log's end on failure."""
+    # Packages that are built with CMake look for Python there first, and elsewhere may find one without headers.
+    variables = {**os.environ, "VIRTUAL_ENV": str(layer)}
     started = time.monotonic()
     beat = started + HEARTBEAT_S
     with open(log, "ab") as output:
         arguments = [os.fspath(part) for part in command]
-        process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=CHECKOUT)
+        process = subprocess.Popen(
+            arguments, stdout=output, stderr=subprocess.STDOUT, cwd=CHECKOUT, env=variables
+        )
         try:
             while process.poll() is None:
                 time.sleep(0.1)
@@ -158,6 +168,7 @@ def _build_third_party(name: str, folder: Path) -> None:
         [*install, "-r", environment.lock],
         log,
         lambda: _install_progress(environment.lock, folder, log),
+        folder,
     )
     (folder / STAMP).write_text(f"{environment.lock}\n")
     say(f"environment '{name}' ready after {time.monotonic() - started:.0f} s")
@@ -199,7 +210,7 @@ def _build_checkout(below: Path, folder: Path) -> None:
     log = folder.with_name(folder.name + ".log")
     log.write_bytes(b"")
     install = [*_pip_into(folder), "--no-deps", "--no-build-isolation"]
-    _run_quietly([*install, "--editable", CHECKOUT], log, lambda: "editable install")
+    _run_quietly([*install, "--editable", CHECKOUT], log, lambda: "editable install", folder)
     (folder / STAMP).write_text(f"{CHECKOUT}\n")
 
 

@@ -258,21 +258,41 @@ def _zstandard(raw: IO[bytes]) -> IO[bytes]:
         import zstandard
     except ImportError as error:
         raise MissingExtraError("reading .zst logs", "zstandard", "replay") from error
-    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return io.BufferedReader(_Guarded(reader, zstandard.ZstdError))
+    return io.BufferedReader(_ZstdReader(raw, zstandard))
 
 
-class _Guarded(io.RawIOBase):
-    """A reader whose own errors become ``OSError``, as those of every other file are."""
+class _ZstdReader(io.RawIOBase):
+    """Decompresses frame after frame. The library's own stream reader takes a truncated file for a shorter one."""
 
-    def __init__(self, reader: Any, errors: type[Exception]) -> None:
-        self.reader, self.errors = reader, errors
+    def __init__(self, raw: IO[bytes], library: Any) -> None:
+        self._raw, self._library = raw, library
+        self._frame: Any = None
+        self._waiting = self._ready = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            packed = self._waiting or self._raw.read(1 << 16)
+            if not packed:
+                if self._frame is not None:
+                    raise OSError("the compressed data ends within a frame")
+                return 0
+            self._unpack(packed)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _unpack(self, packed: bytes) -> None:
+        self._waiting = b""
         try:
-            return int(self.reader.readinto(buffer))
-        except self.errors as error:
+            if self._frame is None:
+                self._frame = self._library.ZstdDecompressor().decompressobj()
+            self._ready = self._frame.decompress(packed)
+        except self._library.ZstdError as error:
             raise OSError(str(error)) from error
+        if self._frame.eof:
+            self._waiting = self._frame.unused_data
+            self._frame = None
