@@ -63,7 +63,9 @@ def host(workloads: dict[str, Requests], chosen: argparse.Namespace, vocab: int)
     build = _host.builder(chosen.proposer, middle)
     print("long prompt", flush=True)
     found: dict[str, Any] = {
-        "indexing": _host.indexing(build, vocab, _host.long_text(workloads, 0, 100_001))
+        "indexing": _host.indexing(
+            build, vocab, _host.long_text(workloads, 0, 100_000 + _host.INDEXING_STEPS)
+        )
     }
     print("batch", flush=True)
     prompts = _host.long_text(workloads, 0, chosen.rows * (chosen.history + 300))

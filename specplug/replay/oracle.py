@@ -1,10 +1,11 @@
-"""How far any drafter that copies text could get: the best earlier occurrence, chosen with hindsight.
+"""How far copying what followed the last token elsewhere could get: the best earlier occurrence, with hindsight.
 
 Definition. At a step, let ``t`` be the last certain token. Every earlier place where ``t`` stands, in this request's
 prompt and output or in the output of an earlier request, offers what follows it there. The oracle takes the place
 whose continuation agrees longest with the recorded response (at most ``width`` tokens; in this request's own text it
 may read on through what it is copying) and drafts exactly the part that agrees. So every draft token is accepted. What
-it cannot foresee is a token that never followed ``t`` before; a drafter that does better is not copying.
+it cannot foresee is a token that never followed ``t`` before. It is a mark to compare with, not a bound: a drafter that
+keeps its place in a copy across an edit (specplug's does) knows what follows a word that never stood there.
 """
 
 from __future__ import annotations
