@@ -1,0 +1,3 @@
+"""Turns on the conformance kit."""
+
+pytest_plugins = ["specplug.testing.plugin"]
