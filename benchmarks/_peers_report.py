@@ -12,7 +12,9 @@ from _drafters import ARCTIC_FACTORS, arctic_name
 
 ARCTIC = [arctic_name(f) for f in ARCTIC_FACTORS]
 NGRAM = "ngram 2-5"
-SETTLED = "calibration_error_after_2000_steps"
+SETTLED = "after_2000_steps"
+#: Fewer draft tokens than this show an error of some 0.01 by chance alone, even if every estimate is right.
+CALIBRATION_TOKENS = 5000
 #: Settings whose host times are put side by side: Arctic's default, and the middle of our costs.
 ARCTIC_TIMED = arctic_name(1.0)
 LONG_PROMPTS = ("agent_react", "agent_sweagent", "agent_tau", "code_edit_swe")
@@ -36,6 +38,13 @@ def timed_name(document: Document) -> str:
     """The one of ours whose host time is shown."""
     names = list(our_names(document).values())
     return names[len(names) // 2]
+
+
+def settled_error(figures: Document) -> float | None:
+    """Expected calibration error after 2000 steps; None if there were too few draft tokens to say."""
+    tokens = sum(row["tokens"] for row in figures[f"reliability_{SETTLED}"])
+    error: float | None = figures[f"calibration_error_{SETTLED}"]
+    return error if tokens >= CALIBRATION_TOKENS else None
 
 
 def ratio(figures: Document, ours: str, cost: float) -> tuple[float, str]:
@@ -108,8 +117,7 @@ def _lengths(document: Document, workloads: Document) -> list[str]:
             f = figures[name]
             drafted = f["mean_acceptance_length_drafted"]
             cells.append(f"{f['mean_acceptance_length']:.3f} {drafted or 0:.3f}")
-        settled = [figures[n][SETTLED] for n in our_names(document).values()]
-        known = [e for e in settled if e is not None]
+        known = [e for n in our_names(document).values() if (e := settled_error(figures[n]))]
         rows.append([workload, *cells, max(known) if known else None])
     return _table(["workload", *names, "worst calib. error after 2000 steps"], rows)
 
@@ -208,10 +216,10 @@ def _calibration_targets(
     document: Document, order: str, workloads: Document
 ) -> list[tuple[str, str, bool]]:
     errors = {
-        f"{w}, {name}": f[name][SETTLED]
+        f"{w}, {name}": error
         for w, f in workloads.items()
         for name in our_names(document).values()
-        if f[name][SETTLED] is not None
+        if (error := settled_error(f[name])) is not None
     }
     if not errors:
         return []

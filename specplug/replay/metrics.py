@@ -119,6 +119,9 @@ class HostTime:
             "step_cpu_p99_us": self.step_cpu.quantile(0.99) / 1e3,
             "prompt_ns_per_token": self.start_wall.total / max(1, prompt_tokens),
             "prompt_cpu_ns_per_token": self.start_cpu.total / max(1, prompt_tokens),
+            "longest_start_ms": self.start_wall.longest / 1e6,
+            "longest_step_ms": self.step_wall.longest / 1e6,
+            "longest_finish_ms": self.finish_wall.longest / 1e6,
             "longest_call_ms": max(d.longest for d in wall) / 1e6,
             "longest_call_cpu_ms": max(d.longest for d in cpu) / 1e6,
         }
