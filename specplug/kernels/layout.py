@@ -39,9 +39,9 @@ MAX_EDIT = 8
 CONTEXT = MAX_MATCH + MAX_EDIT + 8
 
 #: Links followed per chain; candidates taken per chain; candidates kept per source after the first draft token.
-MAX_STEPS = 48
-MAX_FOUND = 16
-KEEP = 12
+MAX_STEPS = 64
+MAX_FOUND = 24
+KEEP = 16
 MAX_CANDIDATES = 2 * (2 * MAX_FOUND - 1) + 6
 
 #: Token id that matches nothing; ends an output in the store.
@@ -151,8 +151,8 @@ class Model(NamedTuple):
         cells: float64 ``[M, N_TABLES, 512, 2]``.
         by_token, by_context: float64 ``[TABLE_ROWS, 2]``; all models hash into the same rows.
         by_recency: float64 ``[M, RECENCY_ROWS, 2]``.
-        weights: float64 ``[M, 3, LENGTH_BINS, N_FEATURES]``; the sets by depth, best length and number of tokens
-            add up.
+        weights: float64 ``[M, 3, LENGTH_BINS, N_FEATURES]``; the sets by depth, by best length,
+            and by number of tokens and sources add up.
         numbers: float64 ``[M, 3]``, see ``M_*``: discounted tokens and cost, and updates so far.
     """
 

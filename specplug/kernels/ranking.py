@@ -40,10 +40,12 @@ from specplug.kernels.layout import (
     N_MODEL,
     N_POINTER,
     N_SOURCES,
+    OUTPUT,
     PAGE,
     PAGE_BITS,
     PARENT,
     POSITION,
+    PROMPT,
     RANK,
     S_END,
     SOURCE,
@@ -237,14 +239,21 @@ def _finish_features(state: State, slot: Index, depth: Index, row: Index, previo
 
 @lean_kernel
 def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> None:
-    """Which weight sets apply: by depth, by the best match length, by the number of distinct tokens."""
+    """Which weight sets apply: by depth; by the best match length; by number of tokens and which texts offer them."""
+    best = state.scratch.best
     longest = 0.0
+    own = 0.0
+    stored = 0.0
     for row in range(found):
-        longest = max(longest, state.scratch.best[row, N_SOURCES])
+        longest = max(longest, best[row, N_SOURCES])
+        own = max(own, max(best[row, PROMPT], best[row, OUTPUT]))
+        stored = max(stored, best[row, STORE])
+    kind = 0 if stored == 0.0 else (1 if own == 0.0 else 2)
+    crowd = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
     sets = state.log.depths[slot, depth]
     sets[D_SET] = min(depth, 3)
     sets[D_SET + 1] = _length_bin(np.int64(longest))
-    sets[D_SET + 2] = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
+    sets[D_SET + 2] = 3 * crowd + kind
 
 
 @lean_kernel

@@ -43,7 +43,9 @@ def rank_tokens(
     longest = max(candidate.length for candidate in candidates)
     count = len(supporters)
     crowd = 0 if count == 1 else 1 if count <= 3 else 2 if count <= 8 else 3
-    sets = (min(depth, 3), _length_bin(longest), crowd)
+    stored = [candidate.source == STORE for candidate in candidates]
+    kind = 0 if not any(stored) else 1 if all(stored) else 2
+    sets = (min(depth, 3), _length_bin(longest), 3 * crowd + kind)
     ranked = [
         _features(state, slot, token, group, previous, drafted)
         for token, group in supporters.items()
