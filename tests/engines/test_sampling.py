@@ -13,7 +13,7 @@ from .prompts import RECORDS, VARIED, chat
 
 NAMES = ["repeat-words", "repeat-story", "code-repeat", "chat-copy", "prose"]
 PROMPTS = [VARIED[name] for name in NAMES]
-GREEDY = {"temperature": 0, "max_tokens": 48}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 48}
 
 #: Nats. Largest difference between log-probabilities of a decoding and a verifying pass in
 #: float32; measured values are below 1e-4.
@@ -98,8 +98,8 @@ def test_same_seed_same_answer(plain: Driver, spec: Driver) -> None:
 
 def test_seeds_beside_drafts(plain: Driver, spec: Driver) -> None:
     """Seeded and drafted requests in one batch do not disturb each other; greedy ones may have a seed."""
-    seeded = {"temperature": 1.0, "seed": 7, "max_tokens": 32}
-    params = [seeded, GREEDY, seeded, {**GREEDY, "seed": 7}, seeded]
+    seeded: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_tokens": 32}
+    params: list[dict[str, Any]] = [seeded, GREEDY, seeded, {**GREEDY, "seed": 7}, seeded]
     before = spec.metrics()
     got = spec.generate(PROMPTS, params)
     assert (spec.metrics() - before).accepted_tokens > 0
@@ -121,7 +121,7 @@ def test_several_samples_of_one_request(spec: Driver) -> None:
 
 def test_structured_output(plain: Driver, spec: Driver) -> None:
     """Drafts that leave the grammar are cut by vLLM before they are verified; the answer is the same."""
-    prompts = [
+    prompts: list[Any] = [
         chat("Describe one of these records as JSON with id, city and unit:\n" + RECORDS),
         chat(f"Extract the record of Oslo as JSON.\n{RECORDS}"),
         RECORDS + "Record of Cairo: ",
