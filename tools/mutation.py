@@ -42,6 +42,22 @@ TESTS = [
     "tests/property/test_tree_twins.py",
     "tests/property/test_pipeline_laws.py",
 ]
+#: Tests that notice most changes of a file run first: pytest stops at the first failure.
+FIRST = {
+    "draw": ["tests/unit/verify/test_chain.py", "tests/property/test_verify_twins.py"],
+    "accept": ["tests/unit/verify/test_chain.py", "tests/property/test_verify_twins.py"],
+    "accept_sampled": ["tests/unit/verify/test_sampled.py", "tests/property/test_verify_twins.py"],
+    "accept_tree": ["tests/unit/verify/test_tree.py", "tests/property/test_tree_twins.py"],
+    "topology": ["tests/unit/verify/test_tree.py", "tests/property/test_tree_twins.py"],
+    "sampling": ["tests/unit/verify/test_transform.py", "tests/property/test_verify_twins.py"],
+    "penalties": ["tests/unit/verify/test_transform.py", "tests/property/test_pipeline_laws.py"],
+    "chain": ["tests/unit/verify/test_chain.py", "tests/unit/verify/test_checks.py"],
+    "checks": ["tests/unit/verify/test_checks.py"],
+    "sampled": ["tests/unit/verify/test_sampled.py"],
+    "tree": ["tests/unit/verify/test_tree.py"],
+    "params": ["tests/unit/verify/test_transform.py"],
+    "transform": ["tests/unit/verify/test_transform.py"],
+}
 EQUIVALENT = ROOT / "tests/meta/equivalent_mutants.txt"
 SECONDS = 120
 
@@ -250,7 +266,8 @@ def survives(mutant: Mutant) -> bool:
         sys.meta_path.insert(0, Loader(mutant))
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *TESTS])))
+        order = [*FIRST.get(Path(mutant.path).stem, []), *TESTS]
+        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *order])))
     _, status = os.waitpid(child, 0)
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
@@ -285,6 +302,7 @@ def _judge(mutants: list[Mutant], files: Sequence[str]) -> int:
     import hypothesis  # noqa: F401  shared by all forks, so that none has to import it
     import numba  # noqa: F401
     import numpy  # noqa: F401
+    import pytest  # noqa: F401
 
     known = {key: why for key, why in read_equivalent().items() if key.partition(" | ")[0] in files}
     begun, survivors = time.monotonic(), []
