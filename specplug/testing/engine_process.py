@@ -293,8 +293,14 @@ class EngineProcess:
         end = time.monotonic() + seconds
         while b"\n" not in self._buffer:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            if left <= 0:
                 raise self._managed.fail(f"took more than {seconds:.0f} s {doing}")
+            # In slices: a child of a dead engine can hold the pipe open, so that its end never comes.
+            dead = self._managed.process.poll() is not None
+            if not select.select([pipe], [], [], min(left, 0.5))[0]:
+                if dead:
+                    raise self._managed.fail(f"died while {doing}")
+                continue
             piece = os.read(pipe.fileno(), 1 << 16)
             if not piece:
                 # The pipe closes a moment before the status can be collected.
