@@ -35,7 +35,7 @@ test-vllm: ## tests that start the real vLLM
 
 coverage: ## line and branch coverage of the core tests, kernels interpreted so that their lines count
 	NUMBA_DISABLE_JIT=1 $(CORE) -P -m coverage run -m pytest tests --ignore=tests/engines \
-		--ignore=tests/packaging -m "not vllm and not long and not compiled"
+		--ignore=tests/packaging --ignore=tests/quality -m "not vllm and not long and not compiled"
 	$(CORE) -m coverage report --skip-covered
 
 test-long: ## the tests that take minutes each, without and with an engine
