@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing.add_argument("--json", action="store_true", help="machine-readable")
     listing.set_defaults(run=_proposers)
     _add_replay(commands)
+    _add_check_engine(commands)
     chosen = parser.parse_args(arguments)
     result: int = chosen.run(chosen)
     return result
@@ -47,6 +48,18 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     command.add_arguments(replay)
     replay.set_defaults(run=command.run)
+
+
+def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.testing import check_engine
+
+    parser = commands.add_parser(
+        "check-engine",
+        help="whether a server with speculation says what it says without",
+        description=check_engine.DESCRIPTION,
+    )
+    check_engine.add_arguments(parser)
+    parser.set_defaults(run=check_engine.run)
 
 
 def _doctor(chosen: argparse.Namespace) -> int:
