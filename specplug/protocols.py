@@ -23,7 +23,8 @@ class Proposer(Protocol):
 
     The rule of losslessness: a draft may depend on anything known before the target's coins of this step are
     drawn, never on those coins. With ``capabilities.sampled``, whether a position is proposed at all may depend on
-    its distribution, never on the token that was drawn from it.
+    its distribution, never on the token that was drawn from it; and every token is drawn by an attribute ``draw``,
+    a function from a law (float64 ``[V]``) to a token, which the test kit replaces to follow all draws.
     """
 
     capabilities: Capabilities
