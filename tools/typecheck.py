@@ -20,7 +20,9 @@ PACKAGE_FOLDERS = ("specplug", "adapters", "proposers")
 
 def install(target: Path) -> None:
     """Install the checkout into ``target``; leftovers of an older build would bring back deleted modules."""
-    shutil.rmtree(CHECKOUT / "build", ignore_errors=True)
+    # Not all of build/: results of benchmarks lie there too.
+    for folder in (target, CHECKOUT / "build" / "lib"):
+        shutil.rmtree(folder, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     # The installed files are only read, so byte code would be wasted time.
     subprocess.run([*pip, "--no-compile", "--target", str(target), str(CHECKOUT)], check=True)
