@@ -1,12 +1,13 @@
 """Do two black boxes draw from one law? A two-sample test with an exact false-alarm rate.
 
 Each sample is a list of sequences (the first tokens of an answer). For every prefix length the sequences are
-counted by their prefix, prefixes that are rare in both samples together are pooled into one cell, and Pearson's
-chi-square statistic of homogeneity is taken and standardised; the largest over the lengths is the statistic. Its
-p-value comes from permuting which sequence belongs to which sample (Fisher 1935; Phipson & Smyth 2010 for the
-``+ 1``), so it holds for any sample size, however rare the cells are and however much the lengths depend on each
-other. Pooling looks only at both samples together, which no permutation changes; it costs no false alarms.
-Permuting stops early where the p-value is large anyway (Besag & Clifford 1991), which keeps it exact.
+counted by their prefix, twice: with prefixes that are rare in both samples together pooled into one cell, and with
+the most frequent prefix against all others. Of each such table Pearson's chi-square statistic of homogeneity is
+taken and brought to one scale (Wilson & Hilferty 1931); the largest is the statistic. Its p-value comes from
+permuting which sequence belongs to which sample (Fisher 1935; Phipson & Smyth 2010 for the ``+ 1``), so it holds for
+any sample size, however rare the cells are and however much the tables depend on each other. Pooling looks only at
+both samples together, which no permutation changes; it costs no false alarms. Permuting stops early where the
+p-value is large anyway (Besag & Clifford 1991), which keeps it exact.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Comparison:
         distance: total variation distance between the two empirical laws at that length, over the pooled cells.
         prefix: the prefix that differs most there; None for the pooled cell.
         shares: the share of that prefix in each sample.
-        statistic: the standardised statistic.
-        draw: that many values of the statistic under random permutations, for :func:`combine`.
+        tables: prefix length and number of cells (0 stands for all that are left after pooling) of each table.
+        statistics: of each table, roughly standard normal if the laws are equal; the largest counts.
+        draw: their values under random permutations, float64 ``[count, tables]``, for :func:`combine`.
     """
 
     p_value: float
@@ -62,14 +64,19 @@ class Comparison:
     distance: float = 0.0
     prefix: Tokens | None = None
     shares: tuple[float, float] = (1.0, 1.0)
-    statistic: float = 0.0
-    draw: Draw = field(default=lambda count, generator: np.zeros(count), repr=False, compare=False)
+    tables: tuple[tuple[int, int], ...] = ()
+    statistics: tuple[float, ...] = ()
+    draw: Draw = field(
+        default=lambda count, generator: np.zeros((count, 0)), repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True)
 class _Level:
-    """The cells of one prefix length: float64 counts, and which class of sequences lies in which cell."""
+    """One table: the cells of one prefix length, and which class of sequences lies in which cell."""
 
+    length: int
+    kind: int  # number of cells if that was fixed beforehand, else 0
     prefixes: tuple[Tokens | None, ...]
     member: Floats  # [classes, cells], 0 or 1
     expected: Floats  # [cells], in the first sample
@@ -108,17 +115,29 @@ def compare_samples(
     order = np.array([classes[name] for name in names])
     totals = np.bincount(order, minlength=len(classes))
     levels = _levels(list(classes), totals, sizes)
-    cells = tuple(len(level.prefixes) for level in levels)
+    cells = tuple(len(set(column)) for column in zip(*classes, strict=True))
     observed = np.bincount(order[: sizes[0]], minlength=len(classes))[None, :].astype(float)
-    per_level = _statistics(observed, levels)[0]
-    if not np.isfinite(per_level).any():
+    if not levels:
         return Comparison(1.0, sizes, cells)
+    per_level = _statistics(observed, levels)[0]
     best = int(np.argmax(per_level))
-    statistic = float(per_level[best])
     draw = _shuffler(levels, totals, sizes[0])
-    p_value = _sequential(statistic, draw, permutations, seed)
+    p_value = _sequential(
+        float(per_level[best]), lambda count, g: draw(count, g).max(axis=1), permutations, seed
+    )
     distance, prefix, shares = _largest_difference(observed[0], levels[best], sizes)
-    return Comparison(p_value, sizes, cells, best + 1, distance, prefix, shares, statistic, draw)
+    return Comparison(
+        p_value,
+        sizes,
+        cells,
+        levels[best].length,
+        distance,
+        prefix,
+        shares,
+        tuple((level.length, level.kind) for level in levels),
+        tuple(per_level.tolist()),
+        draw,
+    )
 
 
 def combine(
@@ -126,8 +145,9 @@ def combine(
 ) -> float:
     """One p-value for a difference that is spread over several independent comparisons.
 
-    The statistics are added, and so are their values under permutation; a fault that shows a little everywhere is
-    found with far fewer samples than any single comparison needs.
+    The statistics of tables of one kind are added, and the largest sum counts; the same is done with their values
+    under permutation. A fault that shows a little everywhere is found with far fewer samples than any single
+    comparison needs.
 
     Raises:
         SampleError: there are no comparisons, or ``permutations`` is not positive.
@@ -136,12 +156,24 @@ def combine(
         raise SampleError(
             f"at least 1 comparison and 1 permutation are needed, got {len(comparisons)} and {permutations}"
         )
+    columns = {key: i for i, key in enumerate(sorted({k for c in comparisons for k in c.tables}))}
+    places = [[columns[key] for key in c.tables] for c in comparisons]
+    scale = np.sqrt(np.bincount([p for row in places for p in row], minlength=len(columns)))
+    if not columns:
+        return 1.0
+
+    def largest(values: Sequence[Floats]) -> Floats:
+        sums = np.zeros((len(values[0]), len(columns)))
+        for place, value in zip(places, values, strict=True):
+            sums[:, place] += value
+        result: Floats = (sums / scale).max(axis=1)
+        return result
 
     def draw(count: int, generator: np.random.Generator) -> Floats:
-        total: Floats = np.sum([c.draw(count, generator) for c in comparisons], axis=0)
-        return total
+        return largest([c.draw(count, generator) for c in comparisons])
 
-    return _sequential(sum(c.statistic for c in comparisons), draw, permutations, seed)
+    observed = largest([np.array([c.statistics]) for c in comparisons])
+    return _sequential(float(observed[0]), draw, permutations, seed)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -183,20 +215,36 @@ def _levels(
         member = np.zeros((len(classes), len(prefixes)))
         for row, name in enumerate(classes):
             member[row, prefixes[name[at]]] = 1.0
-        shares = totals @ member / sum(sizes)
-        weight = 1 / (shares * sizes[0]) + 1 / (shares * sizes[1])
-        levels.append(_Level(tuple(prefixes), member, shares * sizes[0], weight))
+        names = tuple(prefixes)
+        if len(names) > 1:
+            levels.append(_level((at + 1, 0), names, member, totals, sizes))
+        if len(names) > 2:
+            most = int(np.argmax(totals @ member))
+            two = np.stack([member[:, most], 1.0 - member[:, most]], axis=1)
+            levels.append(_level((at + 1, 2), (names[most], None), two, totals, sizes))
     return levels
 
 
+def _level(
+    table: tuple[int, int],
+    prefixes: tuple[Tokens | None, ...],
+    member: Floats,
+    totals: NDArray[np.int64],
+    sizes: tuple[int, int],
+) -> _Level:
+    shares = totals @ member / sum(sizes)
+    weight = 1 / (shares * sizes[0]) + 1 / (shares * sizes[1])
+    return _Level(*table, prefixes, member, shares * sizes[0], weight)
+
+
 def _statistics(counts: Floats, levels: list[_Level]) -> Floats:
-    """Standardised chi-square per row of class counts of the first sample and per level; ``-inf`` for one cell."""
-    result = np.full((len(counts), len(levels)), -np.inf)
+    """Chi-square of each level, as a roughly standard normal number, per row of class counts of the first sample."""
+    result = np.empty((len(counts), len(levels)))
     for at, level in enumerate(levels):
         freedom = len(level.prefixes) - 1
-        if freedom > 0:
-            chi_square = (counts @ level.member - level.expected) ** 2 @ level.weight
-            result[:, at] = (chi_square - freedom) / np.sqrt(2 * freedom)
+        chi_square = (counts @ level.member - level.expected) ** 2 @ level.weight
+        spread = 2 / (9 * freedom)
+        result[:, at] = (np.cbrt(chi_square / freedom) - 1 + spread) / np.sqrt(spread)
     return result
 
 
@@ -210,7 +258,7 @@ def _shuffler(levels: list[_Level], totals: NDArray[np.int64], size: int) -> Dra
             counts = generator.multivariate_hypergeometric(
                 totals, size, min(most, count - start), method="marginals"
             )
-            found.append(_statistics(counts.astype(float), levels).max(axis=1))
+            found.append(_statistics(counts.astype(float), levels))
         return np.concatenate(found)
 
     return draw

@@ -108,6 +108,12 @@ def _fresh_python(folder: Path, *install: str | Path) -> Python:
 
 
 @pytest.fixture(scope="session")
+def fresh_python() -> Callable[..., Python]:
+    """``fresh_python(folder, *install)`` -> a function that runs Python where these are installed."""
+    return _fresh_python
+
+
+@pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
     """``installed(*arguments)`` runs Python where the wheel is installed, far from the checkout."""
     return _fresh_python(tmp_path_factory.mktemp("installed") / "venv", wheel)
