@@ -18,7 +18,8 @@ from .law import LawTest, compare_laws, follow_greedily, sample
 from .prompts import VARIED
 
 LOWEST_P = 1e-4
-PROMPT = "Once upon a time, there was a little"
+#: Two tokens, because every sample pays for its prompt; the next tokens are neither certain nor wild.
+PROMPT = "def main"
 TOKENS = 3
 SAMPLES = 3000
 LAWS: dict[str, dict[str, Any]] = {
