@@ -13,14 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
-import subprocess
 import sys
 import sysconfig
 import time
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,6 +27,7 @@ from specplug import registry
 from specplug.adapters.vllm_v1.options import Choice
 from specplug.adapters.vllm_v1.proposer import VllmProposer
 from specplug.adapters.vllm_v1.timing import StepTimes
+from specplug.replay.provenance import provenance
 from specplug.testing.stub_host import StubHost, configuration, stub_vllm
 from specplug.types import TokenArray
 
@@ -142,36 +139,6 @@ def measure(
     }
 
 
-def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is needed to repeat or to distrust the figures."""
-    folder = Path(__file__).resolve().parent
-    commit = subprocess.run(
-        ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    return {
-        "command": " ".join(["python", *sys.argv]),
-        "commit": commit or "unknown",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("specplug", "numpy", "numba")},
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_at_start": round(os.getloadavg()[0], 2),
-        "seed": arguments.seed,
-    }
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Host time of the vLLM adapter per engine step.")
     parser.add_argument("--method", default="suffix")
@@ -182,7 +149,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    facts = provenance(chosen)
+    facts = provenance(("specplug", "numpy", "numba"), chosen.seed)
     rows = [
         measure(chosen.method, batch, chosen.steps, chosen.prompt, chosen.width, chosen.seed)
         for batch in chosen.batches

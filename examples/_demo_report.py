@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from specplug import __version__
+from specplug.replay.provenance import commit, cpu, usable_cores
 from specplug.testing.engine_protocol import Batch, Counters
 
 Tokens = list[tuple[int, ...]]
@@ -144,22 +143,16 @@ def table(found: Sequence[Row]) -> str:
 
 def provenance(info: Mapping[str, Any], dtype: str, seed: int) -> dict[str, Any]:
     """What is needed to repeat the figures, or to distrust them."""
-    commit = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "command": " ".join(["python", *sys.argv]),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit(),
         "versions": {
             "specplug": __version__,
             "python": platform.python_version(),
             **info["versions"],
         },
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu(),
+        "cores": usable_cores(),
         "load_average": round(os.getloadavg()[0], 2),
         "threads": info["threads"],
         "dtype": dtype,
@@ -170,12 +163,3 @@ def provenance(info: Mapping[str, Any], dtype: str, seed: int) -> dict[str, Any]
 def as_json(found: Sequence[Row], facts: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """Everything that the demo found, for a file."""
     return {"provenance": dict(facts), "settings": settings, "rows": [asdict(r) for r in found]}
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
