@@ -16,20 +16,20 @@ class Listener(Protocol):
         """The runner's request states are up to date for this step. Must not raise."""
 
 
-def bind(runner_class: Any, listener_type: type) -> None:
+def bind(runner_class: Any, listener_type: type[Listener]) -> None:
     """Wrap ``runner_class._update_states`` once; runners whose drafter is not ours are left alone."""
     original = runner_class._update_states
     if not getattr(original, _MARK, False):
         runner_class._update_states = _wrap(original, listener_type)
 
 
-def _wrap(original: Callable[..., Any], listener_type: type) -> Callable[..., Any]:
+def _wrap(original: Callable[..., Any], listener_type: type[Listener]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _update_states(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, scheduler_output, *args, **kwargs)
         drafter = getattr(self, "drafter", None)
         if isinstance(drafter, listener_type):
-            drafter.after_update(self, scheduler_output)  # type: ignore[attr-defined]
+            drafter.after_update(self, scheduler_output)
         return result
 
     setattr(_update_states, _MARK, True)
