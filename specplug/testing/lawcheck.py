@@ -16,7 +16,6 @@ from specplug.testing.cells import Verifier
 from specplug.testing.law import Arrival, Scenario, check_law
 from specplug.testing.paths import Oracle
 from specplug.testing.subject import Subject, check, use_draw
-from specplug.testing.targets import SampledTarget
 from specplug.testing.tree_verifiers import GREEDY_TREE, ONE_HOT_TREE, SAMPLED_TREE
 from specplug.testing.verifiers import DETERMINISTIC, GREEDY, SAMPLED_CHAINS
 from specplug.testing.watch import Watched
@@ -119,26 +118,5 @@ def check_output_law(subject: Subject) -> None:
     @given(data=st.data())
     def kept(data: st.DataObject) -> None:
         check_random_law(data, subject.build, subject.capabilities)
-
-    kept()
-
-
-@check("Greedy output is that of plain decoding where the best tokens tie exactly.")
-def check_greedy_ties(subject: Subject) -> None:
-    @subject.explore(fewer=5)
-    @given(data=st.data())
-    def kept(data: st.DataObject) -> None:
-        vocab_size = 3
-        table = data.draw(strategies.tied_targets(vocab_size), label="target")
-        target = SampledTarget(table, temperature=0.0)
-        capabilities = subject.capabilities
-        width = 2 if capabilities.sampled else 4
-        context = Context(vocab_size, max_length=64, max_draft=width, max_requests=2)
-        prompt = data.draw(strategies.histories(vocab_size, max_size=12), label="prompt")
-        verifier = verifiers_for(capabilities, greedy=True)[0]
-        limit = 3 if capabilities.sampled else 12
-        check_law(
-            Sessions(subject.build, context), Scenario((Arrival(prompt, limit),)), target, verifier
-        )
 
     kept()

@@ -51,20 +51,6 @@ def markov_targets(draw: st.DrawFn, vocab_size: int, max_order: int = 2) -> Mark
     return MarkovTarget(table)
 
 
-def tied_targets(vocab_size: int) -> st.SearchStrategy[MarkovTarget]:
-    """Markov targets of order 1 whose best tokens tie exactly, after every token."""
-    rows = st.lists(
-        st.sets(st.integers(0, vocab_size - 1), min_size=2),
-        min_size=vocab_size,
-        max_size=vocab_size,
-    )
-    return rows.map(
-        lambda best: MarkovTarget(
-            np.array([[(t in b) / len(b) for t in range(vocab_size)] for b in best])
-        )
-    )
-
-
 @st.composite
 def sampled_targets(draw: st.DrawFn, vocab_size: int) -> SampledTarget:
     """A Markov target with one of the :data:`SAMPLING` settings."""

@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 
 from specplug.settings import option
-from specplug.testing.targets import MarkovTarget
 from specplug.testing.toys import CopyProposer
-from specplug.testing.toys_sampled import SampledProposer, SampledTreeProposer
 from specplug.types import (
     Capabilities,
     Context,
     DraftBuffers,
     IntArray,
     Observed,
-    ProbArray,
     Request,
     TokenArray,
+)
+
+from .broken_drawn import (
+    DropsRepeatedSiblings,
+    DropsUnlikelyDraws,
+    ForgetsReplacement,
+    ReportsAnotherLaw,
+    ReportsNoLaw,
+    SortsSiblings,
 )
 
 
@@ -204,6 +210,37 @@ class OverrunsContext(CopyProposer):
             np.zeros(self.context.max_length)[len(self.histories[slot])]
 
 
+class SixteenBits(CopyProposer):
+    """Stores ids in sixteen bits."""
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        packed = [int.from_bytes(int(t).to_bytes(2, "big"), "big") for t in history if t >= 0]
+        super().start(slot, request, np.array(packed, np.int32))
+
+
+class SmallInbox(CopyProposer):
+    """Has room for sixteen new tokens per call."""
+
+    def observe(self, observed: Observed) -> None:
+        inbox = np.zeros(16, np.int32)
+        inbox[: len(observed.tokens)] = observed.tokens
+        super().observe(observed)
+
+
+class NeverLetsGo(CopyProposer):
+    """Takes a slot that was used once for one that is in use."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.used: set[int] = set()
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        if slot in self.used:
+            raise RuntimeError("the slot is in use")
+        self.used.add(slot)
+        super().start(slot, request, history)
+
+
 class OnlyEverShorter(CopyProposer):
     """Never drafts more than what was accepted last: after one bad round, nothing ever again."""
 
@@ -283,91 +320,6 @@ class WritesOutside(CopyProposer):
         beyond[rows, 0] = 0
 
 
-#: The draft model of the sampled ones: peaked, so that some draws are unlikely.
-MODEL = MarkovTarget(np.array([0.7, 0.3]))
-
-
-def _model_of(context: Context) -> MarkovTarget:
-    weights = np.arange(context.vocab_size, 0, -1.0)
-    return MarkovTarget(weights / weights.sum())
-
-
-class _Drawn(SampledProposer):
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, _model_of(context), lambda law: 0)
-
-
-class DropsUnlikelyDraws(_Drawn):
-    """The classic mistake: draws a token, finds it unlikely, and does not draft it."""
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        super().propose(slots, ceilings, out)
-        for row, length in enumerate(out.lengths.tolist()):
-            unlikely = np.flatnonzero(out.tokens[row, :length] != 0)
-            if len(unlikely):
-                out.lengths[row] = unlikely[0]
-
-
-class ReportsAnotherLaw(_Drawn):
-    """Draws from its model at a temperature, and reports the model's law."""
-
-    def draft_law(self, history: list[int]) -> ProbArray:
-        return super().draft_law(history)
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        super().propose(slots, ceilings, out)
-        assert out.draft_probs is not None
-        out.draft_probs[:] = 1.0 / self.context.vocab_size
-
-
-class ReportsNoLaw(_Drawn):
-    """Leaves the draft law as it finds it."""
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        super().propose(slots, ceilings, out)
-        assert out.draft_probs is not None
-        out.draft_probs[:] = 0.0
-
-
-class _DrawnTree(SampledTreeProposer):
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, _model_of(context), lambda law: 0, (-1, -1), replacement=True)
-
-
-class SortsSiblings(_DrawnTree):
-    """Puts the siblings that it drew in order of their ids."""
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        super().propose(slots, ceilings, out)
-        for row, length in enumerate(out.lengths.tolist()):
-            out.tokens[row, :length].sort()
-
-
-class DropsRepeatedSiblings(_DrawnTree):
-    """Draws with replacement, and leaves a sibling out if its token is there already."""
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        super().propose(slots, ceilings, out)
-        for row, length in enumerate(out.lengths.tolist()):
-            if length == 2 and out.tokens[row, 0] == out.tokens[row, 1]:
-                out.lengths[row] = 1
-
-
-class ForgetsReplacement(_DrawnTree):
-    """Draws without replacement, but reports the law of drawing with replacement."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.replacement = False
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        super().propose(slots, ceilings, out)
-        assert out.draft_probs is not None
-        for row, length in enumerate(out.lengths.tolist()):
-            for node in range(length):
-                out.draft_probs[row, node] = self.draft_law([])
-
-
 #: Which check must catch which of them, and which words its message must have.
 CAUGHT: dict[Callable[..., Any], tuple[str, str]] = {
     TooLong: ("valid_drafts", "wrote 1 tokens, but the ceiling is 0"),
@@ -382,6 +334,9 @@ CAUGHT: dict[Callable[..., Any], tuple[str, str]] = {
     NeedsRows: ("nothing_asked", "zero-size array"),
     OnlyTheFirstSlots: ("all_slots", "slot out of range"),
     OverrunsContext: ("full_context", "IndexError"),
+    SixteenBits: ("large_ids", "OverflowError"),
+    SmallInbox: ("preemption", "could not broadcast"),
+    NeverLetsGo: ("slot_reuse", "the slot is in use"),
     Leaks: ("no_leak", "finish(slot, keep=False) must free everything"),
     IgnoresBudget: ("memory_budget", "with store_mb = 0.1"),
     OnlyEverShorter: ("recovery", "never recovers"),
