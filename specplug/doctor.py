@@ -73,7 +73,7 @@ def threads() -> dict[str, Any]:
 
 
 def kernels() -> dict[str, Any]:
-    """Where compiled kernels are kept, how many cache folders there are, and whether more can be written."""
+    """Where compiled kernels are kept, how many there are, and whether more can be written."""
     try:
         from specplug.kernels import _jit
     except Exception as error:  # noqa: BLE001  a broken numba is a finding, and it fails in many ways
