@@ -4,11 +4,12 @@
     python -P tools/mutation.py specplug/verify/chain.py specplug/kernels/draw.py
     python -P tools/mutation.py --list                # only show what would be changed
 
-Kernels run without their compiler here (the same source, interpreted), so that a mutant costs a second and not a
-compilation. Each mutant is one syntax-tree change in one module, loaded in a forked process; nothing on disk
-changes. A mutant survives if all tests pass. Survivors that cannot be told from the original are listed in
-``tests/meta/equivalent_mutants.txt`` with the argument why; an entry there that matches no survivor is an error.
-Exit code 1 if there is any other survivor.
+Kernels run without their compiler here (the same source, interpreted), so that a mutant costs a second and
+not a compilation. Each mutant is one syntax-tree change in one module, loaded in a forked process; nothing on
+disk changes. A kernel is first compared with its slow twin, which ends most mutants in milliseconds. A mutant
+survives if all tests pass. Survivors that cannot be told from the original are listed in
+``tests/meta/equivalent_mutants.txt`` with the argument why; an entry there that matches no survivor is an
+error. Exit code 1 if there is any other survivor.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -256,8 +258,33 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(code, vars(module))
 
 
+def differs(mutant: Mutant) -> bool:
+    """Whether a mutated kernel gives other results than its twin, found out in a forked process."""
+    from mutation_inputs import cases_of, results, same
+
+    stem = Path(mutant.path).stem
+    cases = cases_of(stem) if "/kernels/" in mutant.path else []
+    if not cases:
+        return False
+    expected = _expected(stem)
+
+    def compare() -> int:
+        return 0 if same(expected, results(f"specplug.kernels.{stem}", cases)) else 1
+
+    return not _succeeds(mutant, compare, SECONDS[0])
+
+
+@cache
+def _expected(stem: str) -> list[Any]:
+    from mutation_inputs import cases_of, results
+
+    return results(f"specplug.reference.{stem}", cases_of(stem))
+
+
 def survives(mutant: Mutant) -> bool:
-    """Run the tests on one mutant, those that are likely to notice first."""
+    """Compare with the twin, then run the tests, those that are likely to notice first."""
+    if differs(mutant):
+        return False
     first = FIRST.get(Path(mutant.path).stem, [])
     return all(
         _passes(mutant, tests, limit) for tests, limit in zip((first, TESTS), SECONDS, strict=True)
@@ -265,8 +292,16 @@ def survives(mutant: Mutant) -> bool:
 
 
 def _passes(mutant: Mutant, tests: list[str], seconds: int) -> bool:
-    if not tests:
-        return True
+    def run() -> int:
+        import pytest
+
+        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+
+    return not tests or _succeeds(mutant, run, seconds)
+
+
+def _succeeds(mutant: Mutant, run: Callable[[], int], seconds: int) -> bool:
+    """Whether ``run`` returns 0 in a forked process in which the mutant is what its module's name stands for."""
     child = os.fork()
     if child == 0:
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -274,9 +309,11 @@ def _passes(mutant: Mutant, tests: list[str], seconds: int) -> bool:
         os.dup2(quiet, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         sys.meta_path.insert(0, Loader(mutant))
-        import pytest
-
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
+        code = 70
+        try:
+            code = run()
+        finally:  # an exception too ends this process, and not the loop of its parent
+            os._exit(code)
     _, status = os.waitpid(child, 0)
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
@@ -312,6 +349,8 @@ def _judge(mutants: list[Mutant], files: Sequence[str]) -> int:
     import numba  # noqa: F401
     import numpy  # noqa: F401
     import pytest  # noqa: F401
+
+    import specplug.testing.strategies  # noqa: F401
 
     known = {key: why for key, why in read_equivalent().items() if key.partition(" | ")[0] in files}
     begun, survivors = time.monotonic(), []
