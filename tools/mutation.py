@@ -335,6 +335,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="show the mutants and stop")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
+    sys.path.append(str(ROOT / "tools"))  # python -P leaves it out
     mutants = [mutant for path in options.files for mutant in mutants_of(path)]
     if options.list:
         for mutant in mutants:
