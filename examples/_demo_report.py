@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from specplug import __version__
-from specplug.replay.provenance import commit, cpu, usable_cores
+from specplug.machine import usable_cores
+from specplug.replay.provenance import commit, cpu
 from specplug.testing.engine_protocol import Batch, Counters
 
 Tokens = list[tuple[int, ...]]

@@ -16,6 +16,7 @@ from specplug import registry
 from specplug._host import GROUP, HostReport
 from specplug._version import __version__
 from specplug.errors import SpecplugError
+from specplug.machine import THREADS_VARIABLE, usable_cores
 
 #: Distributions whose version matters; the first of each row that is installed is reported.
 PACKAGES = {
@@ -65,10 +66,9 @@ def proposers() -> list[dict[str, str]]:
 
 def threads() -> dict[str, Any]:
     """Cores that this process may use, and the variable that limits our threads."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "usable_cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
-        "SPECPLUG_THREADS": os.environ.get("SPECPLUG_THREADS"),
+        "usable_cores": usable_cores(),
+        THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE),
     }
 
 

@@ -294,8 +294,7 @@ class Session:
         for row in np.flatnonzero(foreign.any(axis=1)):
             self.stats.clipped += 1
             out.lengths[row] = int(np.argmax(foreign[row]))
-        if out.parents is None:
-            self._cut_after_stops(live, out)
+        self._cut_after_stops(live, out)
 
     def _cut_after_stops(self, live: list[_Live], out: DraftBuffers) -> None:
         ends = frozenset().union(*{entry.request.stop_token_ids for entry in live})
@@ -304,9 +303,13 @@ class Session:
         found = np.isin(out.tokens, np.fromiter(ends, TOKEN_DTYPE, len(ends)))
         for row in np.flatnonzero(found.any(axis=1)).tolist():
             stops = live[row].request.stop_token_ids
-            for column in np.flatnonzero(found[row, : out.lengths[row]]).tolist():
-                if int(out.tokens[row, column]) in stops:
-                    out.lengths[row] = column + 1
+            tokens = out.tokens[row, : out.lengths[row]].tolist()
+            parents = range(-1, len(tokens) - 1)  # of a chain: each node hangs on the one before
+            if out.parents is not None:
+                parents = out.parents[row, : len(tokens)].tolist()
+            for node, parent in enumerate(parents):
+                if parent >= 0 and tokens[parent] in stops:
+                    out.lengths[row] = node
                     break
 
     def _settle(self, live: list[_Live], out: DraftBuffers) -> None:

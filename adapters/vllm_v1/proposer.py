@@ -62,7 +62,6 @@ class VllmProposer:
             return
         context = setup.context(vllm_config)
         proposer = registry.build(choice.name, context, choice.options)
-        setup.warm(proposer)
         self.session = Session(proposer, context, controller=self._cap)
         _running.add(self)
         self.log.info(

@@ -1,18 +1,15 @@
-"""What is done once, when a worker builds its proposer: limits, threads, warm-up, host repairs."""
+"""What is done once, when a worker builds its proposer: limits, threads, host repairs."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from specplug.control.fixed import FixedLength
-from specplug.errors import SettingsError
-from specplug.protocols import Controller, Proposer
+from specplug.machine import thread_share
+from specplug.protocols import Controller
 from specplug.types import Context, IntArray
-
-THREADS_VARIABLE = "SPECPLUG_THREADS"
 
 #: Executors whose scheduler takes drafts from one rank only; every other rank may save itself the look-ups.
 _ONE_RANK_DRAFTS = ("mp", "ray", "uni")
@@ -33,20 +30,9 @@ def context(vllm_config: Any) -> Context:
 
 
 def threads(vllm_config: Any) -> int:
-    """Threads for look-ups: SPECPLUG_THREADS, or a share of the cores this process may use, at most 8."""
-    value = os.environ.get(THREADS_VARIABLE, "").strip()
-    if value:
-        if not value.isdigit() or int(value) < 1:
-            raise SettingsError(
-                f"{THREADS_VARIABLE} must be an integer of at least 1, got {value!r}"
-            )
-        return int(value)
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    """Threads for look-ups: this worker's share, the replicas on the same machine counted."""
     parallel = getattr(vllm_config, "parallel_config", None)
-    neighbours = max(1, int(getattr(parallel, "data_parallel_size_local", 1) or 1))
-    return max(1, min(8, cores // (2 * neighbours)))
+    return thread_share(int(getattr(parallel, "data_parallel_size_local", 1) or 1))
 
 
 def drafts_here(vllm_config: Any) -> bool:
@@ -71,13 +57,6 @@ def on_cpu() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
-
-
-def warm(proposer: Proposer) -> None:
-    """Let a proposer that did not compile everything in its constructor do so before the first request."""
-    own = getattr(proposer, "warm", None)
-    if callable(own):
-        own()
 
 
 class HostCap:

@@ -5,6 +5,8 @@ kernel would survive an upgrade. The cache of a kernel file therefore lies in a 
 file and all kernel files that it imports, directly or not (and numba's version): whatever changes, a new folder
 is used. It lies outside of the installed package, which may be read-only and must leave nothing behind when it is
 uninstalled. Where no such folder can be written, kernels compile without a cache.
+
+Kernels start no threads: a proposer decides how many of its own call them (``Context.threads``).
 """
 
 from __future__ import annotations
@@ -117,11 +119,3 @@ def lean_kernel(function: Function) -> Function:
     work of the suffix drafter itself.
     """
     return _compile(function, _nrt=False)
-
-
-def thread_share(workers: int) -> int:
-    """Threads that one of ``workers`` engine processes on this machine may use: its share of the usable cores."""
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, usable // max(1, workers))

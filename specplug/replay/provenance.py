@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from specplug.machine import usable_cores
+
 
 def provenance(packages: Sequence[str], seed: int | None = None) -> dict[str, Any]:
     """Command, commit, versions, processor, seed, and how busy the machine is.
@@ -55,12 +57,6 @@ def cpu() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _version(name: str) -> str | None:

@@ -37,7 +37,9 @@ def _row(*anywhere: str, lazily: tuple[str, ...] = ()) -> Row:
 #: The bottom: no unit here knows a kernel, a proposer or an engine.
 BASE = tuple(
     f"specplug.{name}"
-    for name in ("_version", "_host", "errors", "types", "protocols", "settings", "stats")
+    for name in (
+        *("_version", "_host", "errors", "machine", "types", "protocols", "settings", "stats"),
+    )
 )
 
 #: The longest matching prefix decides. A module that matches only "specplug" needs a row of its own.
@@ -45,6 +47,7 @@ ARROWS = {
     "specplug._version": _row(),
     "specplug.errors": _row(),
     "specplug._host": _row("specplug.errors"),
+    "specplug.machine": _row("specplug.errors"),
     "specplug.types": _row("specplug.errors", "numpy"),
     "specplug.protocols": _row("specplug.types", "specplug.errors", "numpy"),
     "specplug.settings": _row("specplug.types", "specplug.errors", "numpy"),
@@ -70,6 +73,10 @@ ARROWS = {
         *("specplug.adapters.common", "specplug.session", "specplug.registry", "specplug.control"),
         *("numpy", *BASE),
         lazily=("vllm", "torch", "specplug.kernels"),
+    ),
+    "specplug.replay": _row(
+        *("specplug.session", "specplug.registry", "numpy", *BASE),
+        lazily=("tokenizers", "zstandard", "tqdm"),
     ),
     "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),

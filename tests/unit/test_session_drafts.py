@@ -251,6 +251,26 @@ def test_a_tree_cut_to_its_ceiling_keeps_its_first_nodes(tree_proposer: Any) -> 
     assert session.stats.accepted == 1, "node 21 was cut off"
 
 
+@pytest.mark.parametrize(
+    ("stop", "kept"),
+    [
+        (99, 6),
+        (31, 6),
+        (20, 3),
+        (10, 1),
+        (11, 4),
+    ],  # 31 is a leaf; the first child of a stop token ends the draft
+)
+def test_nothing_is_drafted_after_a_stop_token_of_a_tree(
+    stop: int, kept: int, tree_proposer: Any
+) -> None:
+    context = Context(vocab_size=100, max_length=50, max_draft=6, max_requests=2)
+    session = Session(tree_proposer, context, on_fault="raise")
+    tree_proposer.draft, tree_proposer.parents = TREE
+    session.begin(Request("a", 1, frozenset({stop})), tokens(1))
+    assert draft_of(session.step(["a"], [tokens(1)])) == TREE[0][:kept]
+
+
 def test_a_tree_waits_for_a_preempted_request(tree_proposer: Any) -> None:
     context = Context(vocab_size=100, max_length=50, max_draft=6, max_requests=2)
     session = Session(tree_proposer, context, on_fault="raise")

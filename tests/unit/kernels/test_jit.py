@@ -192,11 +192,3 @@ def test_the_cache_lies_where_the_user_wants_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert _jit.cache_root() == Path(expected)
-
-
-@pytest.mark.parametrize(("workers", "expected"), [(1, 8), (2, 4), (3, 2), (8, 1), (99, 1), (0, 8)])
-def test_worker_processes_share_the_usable_cores(
-    workers: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert _jit.thread_share(workers) == expected
