@@ -258,7 +258,7 @@ def test_a_tree_cut_to_its_ceiling_keeps_its_first_nodes(tree_proposer: Any) -> 
         (31, 6),
         (20, 3),
         (10, 1),
-        (11, 4),
+        (11, 5),
     ],  # 31 is a leaf; the first child of a stop token ends the draft
 )
 def test_nothing_is_drafted_after_a_stop_token_of_a_tree(
