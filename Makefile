@@ -39,6 +39,7 @@ coverage: ## line and branch coverage of the core tests, kernels interpreted so 
 	$(CORE) -m coverage report --skip-covered
 
 test-long: ## the tests that take minutes each, without and with an engine
+	SPECPLUG_HYPOTHESIS_PROFILE=ci $(CORE) $(PYTEST) tests/property
 	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "long and not vllm" || [ $$? -eq 5 ] # 5: there is none
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and long"
 
