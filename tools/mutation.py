@@ -260,7 +260,7 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def differs(mutant: Mutant) -> bool:
     """Whether a mutated kernel gives other results than its twin, found out in a forked process."""
-    from mutation_inputs import cases_of, results, same
+    from test_seeded_twins import cases_of, results, same
 
     stem = Path(mutant.path).stem
     cases = cases_of(stem) if "/kernels/" in mutant.path else []
@@ -276,7 +276,7 @@ def differs(mutant: Mutant) -> bool:
 
 @cache
 def _expected(stem: str) -> list[Any]:
-    from mutation_inputs import cases_of, results
+    from test_seeded_twins import cases_of, results
 
     return results(f"specplug.reference.{stem}", cases_of(stem))
 
@@ -335,7 +335,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="show the mutants and stop")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
-    sys.path.append(str(ROOT / "tools"))  # python -P leaves it out
+    sys.path.append(str(ROOT / "tests/unit/verify"))  # for the seeded inputs
     mutants = [mutant for path in options.files for mutant in mutants_of(path)]
     if options.list:
         for mutant in mutants:
