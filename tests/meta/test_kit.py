@@ -94,6 +94,15 @@ def test_drawn_drafts_need_a_source_of_chance_that_can_be_taken_over() -> None:
         check_proposer(Opaque, only=["empty_history"])
 
 
+def test_proposers_that_need_a_model_are_left_to_the_engine() -> None:
+    class NeedsModel(CopyProposer):
+        capabilities = Capabilities(target_states=True)
+
+    report = check_proposer(NeedsModel)
+    assert {o.status for o in report.outcomes} == {"skipped"}
+    assert "hidden states" in report.outcomes[0].detail
+
+
 def run_pytest(folder: Path, *options: str) -> tuple[int, str]:
     """Run pytest with the plugin in a fresh process."""
     (folder / "conftest.py").write_text('pytest_plugins = ["specplug.testing.plugin"]\n', "utf-8")

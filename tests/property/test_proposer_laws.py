@@ -41,6 +41,8 @@ def test_registered_proposer_keeps_the_law(name: str, data: st.DataObject) -> No
             raise
 
     capabilities = build(Context(2, max_length=32, max_draft=4)).capabilities
+    if capabilities.target_states:
+        pytest.skip("needs a model's hidden states; tested with the engine")
     check_random_law(data, build, capabilities)
 
 
