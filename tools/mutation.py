@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -260,25 +261,28 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def differs(mutant: Mutant) -> bool:
     """Whether a mutated kernel gives other results than its twin, found out in a forked process."""
-    from test_seeded_twins import cases_of, results, same
-
+    twins = _twins()
     stem = Path(mutant.path).stem
-    cases = cases_of(stem) if "/kernels/" in mutant.path else []
+    cases = twins.cases_of(stem) if "/kernels/" in mutant.path else []
     if not cases:
         return False
     expected = _expected(stem)
 
     def compare() -> int:
-        return 0 if same(expected, results(f"specplug.kernels.{stem}", cases)) else 1
+        return 0 if twins.same(expected, twins.results(f"specplug.kernels.{stem}", cases)) else 1
 
     return not _succeeds(mutant, compare, SECONDS[0])
 
 
-@cache
-def _expected(stem: str) -> list[Any]:
-    from test_seeded_twins import cases_of, results
+def _twins() -> Any:
+    """The inputs that both twins get, which live in the tests and are no package."""
+    return import_module("test_seeded_twins")
 
-    return results(f"specplug.reference.{stem}", cases_of(stem))
+
+@cache
+def _expected(stem: str) -> Any:
+    twins = _twins()
+    return twins.results(f"specplug.reference.{stem}", twins.cases_of(stem))
 
 
 def survives(mutant: Mutant) -> bool:

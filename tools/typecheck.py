@@ -55,7 +55,8 @@ def main() -> None:
     scripts = [path.name for path in sorted((CHECKOUT / "tools").glob("*.py"))]
     command = [sys.executable, "-P", "-m", "mypy", "--strict", *scripts]
     print("tools:", end=" ", flush=True)
-    raise SystemExit(subprocess.run(command, cwd=CHECKOUT / "tools").returncode)
+    environment = {**os.environ, "MYPYPATH": str(target)}
+    raise SystemExit(subprocess.run(command, cwd=CHECKOUT / "tools", env=environment).returncode)
 
 
 if __name__ == "__main__":
