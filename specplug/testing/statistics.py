@@ -286,6 +286,7 @@ def _largest_difference(
     totals = sum(sizes) / sizes[0] * level.expected
     counts = observed @ level.member
     first, second = counts / sizes[0], (totals - counts) / sizes[1]
-    most = int(np.argmax((counts - level.expected) ** 2 * level.weight))
+    # Of two cells that differ alike, the one with a name.
+    most = 0 if level.kind else int(np.argmax((counts - level.expected) ** 2 * level.weight))
     distance = float(np.abs(first - second).sum() / 2)
     return distance, level.prefixes[most], (float(first[most]), float(second[most]))
