@@ -83,12 +83,11 @@ def grow_slots(slots: layout.Slots, pages: int) -> layout.Slots:
 def new_store(budget: int) -> layout.Store:
     """An empty store of at most ``budget`` bytes."""
     capacity, buckets = store_layout(budget)
-    tokens = np.full(capacity, layout.SEPARATOR, np.int32)
+    # Zeros that the system supplies when they are first written: a large budget costs nothing before it is used.
     return layout.Store(
-        tokens,
-        # Written, not merely reserved: else the first outputs to be stored wait while the system finds the memory.
-        np.full((layout.N_ORDERS, capacity), 0, np.uint32),
-        np.full((layout.N_ORDERS, buckets), 0, np.uint32),
+        np.zeros(capacity, np.int32),
+        np.zeros((layout.N_ORDERS, capacity), np.uint32),
+        np.zeros((layout.N_ORDERS, buckets), np.uint32),
         np.zeros(capacity // layout.BLOCK, np.int32),
         np.array([layout.BLOCK, 0], np.int64),
     )
@@ -113,8 +112,8 @@ def new_model() -> layout.Model:
     return layout.Model(
         parents,
         np.zeros((models, layout.N_TABLES, 512, 2)),
-        np.full((layout.TABLE_ROWS, 2), 0.0),
-        np.full((layout.TABLE_ROWS, 2), 0.0),
+        np.zeros((layout.TABLE_ROWS, 2)),
+        np.zeros((layout.TABLE_ROWS, 2)),
         np.zeros((models, layout.RECENCY_ROWS, 2)),
         weights,
         np.tile([40.0, 20.0, 0.0], (models, 1)),
