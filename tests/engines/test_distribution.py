@@ -48,7 +48,8 @@ def check(
     assert gained.accepted_per_position[1] > samples // 50, gained
     assert gained.draft_tokens - gained.accepted_tokens > samples // 10, gained
     verdict = compare_laws(reference, ours)
-    assert min(verdict.cells.values()) >= 5, verdict
+    # Enough different tokens at the drafted positions to tell laws apart; the first token comes from the prefill.
+    assert min(verdict.cells[2], verdict.cells[3]) >= 5, verdict
     assert verdict.worst_p > LOWEST_P, verdict
     print(f"{law}: {samples} samples, {verdict}, {gained}")
 
