@@ -71,13 +71,13 @@ def script(
     return len(TABLE)
 
 
-def expand_after_others(x: Any, cu_num_tokens: Any, num_tokens: int, *more: Any) -> Any:
+def expand_after_others(x: Any, cu_num_tokens: Any, num_tokens: int, **more: Any) -> Any:
     """The host's function, in memory in which something else was computed just before.
 
     What it returns is whatever the memory held; without this, chance decides how wrong the law is.
     """
     torch.full((num_tokens,), 7, dtype=x.dtype)  # freed at once, to be found by the next allocation
-    return HOST_EXPAND(x, cu_num_tokens, num_tokens, *more)
+    return HOST_EXPAND(x, cu_num_tokens, num_tokens, **more)
 
 
 def use_host_sampling(llm: Any, host: bool) -> dict[str, bool]:
