@@ -44,6 +44,8 @@ TESTS = [
     "tests/property/test_verify_twins.py",
     "tests/property/test_tree_twins.py",
     "tests/property/test_pipeline_laws.py",
+    "tests/property/test_sampled_laws.py",
+    "tests/property/test_tree_laws.py",
 ]
 #: Tests that notice most changes of a file run first: pytest stops at the first failure.
 FIRST = {
@@ -64,6 +66,8 @@ FIRST = {
 EQUIVALENT = ROOT / "tests/meta/equivalent_mutants.txt"
 #: Seconds of processor time for the first tests and for all: a loop without end is a noticed change.
 SECONDS = (6, 60)
+#: Address space: a mutant that allocates without end is a noticed change too.
+_BYTES = 4 * 2**30
 
 _COMPARE: dict[type[ast.cmpop], list[type[ast.cmpop]]] = {
     ast.Lt: [ast.LtE, ast.GtE],
@@ -312,6 +316,7 @@ def _succeeds(mutant: Mutant, run: Callable[[], int], seconds: int) -> bool:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
         sys.meta_path.insert(0, Loader(mutant))
         code = 70
         try:

@@ -13,7 +13,13 @@ import numpy as np
 
 from specplug.kernels.accept import accept_by_comparison, accept_greedy, accept_one_hot
 from specplug.types import PROB_DTYPE, IntArray, ProbArray, TokenArray
-from specplug.verify.checks import distributions_of, drafts_of, scores_of, uniforms_of
+from specplug.verify.checks import (
+    distributions_of,
+    drafts_of,
+    scores_of,
+    uniforms_of,
+    vocabulary_of,
+)
 from specplug.verify.verdict import Verdict, blank_verdict
 
 
@@ -31,7 +37,7 @@ def greedy(target_scores: Any, tokens: Any, lengths: Any) -> Verdict:
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
-    drafts, counts = drafts_of(tokens, lengths, vocabulary(target_scores))
+    drafts, counts = drafts_of(tokens, lengths, vocabulary_of("target_scores", target_scores))
     checked = scores_of("target_scores", target_scores, used_positions(drafts, counts))
     scores = np.ascontiguousarray(checked, PROB_DTYPE)
     verdict = blank_verdict(*drafts.shape)
@@ -94,15 +100,9 @@ def sampled_inputs(
     target_probs: Any, tokens: Any, lengths: Any, uniforms: Any
 ) -> tuple[ProbArray, TokenArray, IntArray, ProbArray]:
     """The checked and normalised arguments that every sampling verification of a chain has."""
-    drafts, counts = drafts_of(tokens, lengths, vocabulary(target_probs))
+    drafts, counts = drafts_of(tokens, lengths, vocabulary_of("target_probs", target_probs))
     probs = distributions_of(
         "target_probs", target_probs, used_positions(drafts, counts), "positions (drafts + 1)"
     )
     coins = uniforms_of(uniforms, drafts.shape[0], drafts.shape[1] + 1)
     return probs, drafts, counts, coins
-
-
-def vocabulary(values: Any) -> int:
-    """The length of the last axis, which is checked later; 0 if there is none."""
-    shape = np.shape(values)
-    return int(shape[-1]) if shape else 0

@@ -53,25 +53,25 @@ def drafts_of(tokens: Any, lengths: Any, vocab_size: int) -> tuple[TokenArray, I
     return np.ascontiguousarray(array, TOKEN_DTYPE), counts
 
 
-def distributions_of(name: str, probs: Any, used: _Mask | None, positions: str) -> ProbArray:
+def distributions_of(name: str, probs: Any, used: _Mask, positions: str) -> ProbArray:
     """``probs`` as float64 ``[B, positions, V]``, each distribution in use finite, not negative, of sum 1.
 
     Args:
         name: what messages call it.
         probs: float64 or float32 ``[B, J, V]``.
-        used: bool ``[B, J]``; positions outside it are not looked at. None: all.
+        used: bool ``[B, J]``; positions outside it are not looked at.
         positions: what messages call ``J``.
 
     Raises:
         InvalidDistributionError: with the position and the value.
     """
-    array = _floats(name, probs, 3, f"[rows, {positions}, vocabulary]")
-    if used is not None and array.shape[:2] != used.shape:
+    array = _floats(name, probs, positions)
+    if array.shape[:2] != used.shape:
         raise InvalidDistributionError(
             f"{name} must have the shape [{used.shape[0]}, {used.shape[1]}, vocabulary], got {array.shape}; "
             f"it needs one distribution for each of the {positions}"
         )
-    where = np.argwhere(used if used is not None else np.ones(array.shape[:2], np.bool_))
+    where = np.argwhere(used)
     chosen = array[where[:, 0], where[:, 1]]
     _refuse_values(name, chosen, where)
     sums = chosen.sum(axis=1, dtype=np.float64)
@@ -90,7 +90,7 @@ def scores_of(name: str, scores: Any, used: _Mask) -> NDArray[Any]:
 
     Positions in use have no NaN or ``inf``, and somewhere more than ``-inf``.
     """
-    array = _floats(name, scores, 3, "[rows, positions, vocabulary]")
+    array = _floats(name, scores)
     if array.shape[:2] != used.shape:
         raise InvalidDistributionError(
             f"{name} must have the shape [{used.shape[0]}, {used.shape[1]}, vocabulary], got {array.shape}; "
@@ -131,14 +131,25 @@ def uniforms_of(uniforms: Any, rows: int, coins: int) -> ProbArray:
     return np.ascontiguousarray(array, PROB_DTYPE)
 
 
-def _floats(name: str, values: Any, ndim: int, shape: str) -> NDArray[Any]:
+def vocabulary_of(name: str, values: Any) -> int:
+    """How many tokens an array of laws or scores is about.
+
+    Raises:
+        InvalidDistributionError: it is no array ``[rows, positions, vocabulary]`` of floats.
+    """
+    return int(_floats(name, values).shape[2])
+
+
+def _floats(name: str, values: Any, positions: str = "positions") -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype not in SUM_TOLERANCE:
         raise InvalidDistributionError(
             f"{name} must be float64 or float32, got {array.dtype}; convert it before the call"
         )
-    if array.ndim != ndim or 0 in array.shape[-1:]:
-        raise InvalidDistributionError(f"{name} must have the shape {shape}, got {array.shape}")
+    if array.ndim != 3 or array.shape[2] == 0:
+        raise InvalidDistributionError(
+            f"{name} must have the shape [rows, {positions}, vocabulary], got {array.shape}"
+        )
     return array
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from specplug.errors import InvalidDistributionError, InvalidRequestError
 from specplug.kernels import penalties, sampling
 from specplug.types import LENGTH_DTYPE, PROB_DTYPE, TOKEN_DTYPE, IntArray, TokenArray
-from specplug.verify.chain import used_positions, vocabulary
-from specplug.verify.checks import drafts_of, scores_of
+from specplug.verify.chain import used_positions
+from specplug.verify.checks import drafts_of, scores_of, vocabulary_of
 from specplug.verify.params import VLLM, Order, SamplingParams
 from specplug.verify.tree import parents_of
 
@@ -89,7 +89,7 @@ def target_probs(
         allow no token at all. InvalidRequestError: malformed drafts, parents or grammar, or not
         one parameter set and past per row.
     """
-    drafts, counts = drafts_of(tokens, lengths, vocabulary(logits))
+    drafts, counts = drafts_of(tokens, lengths, vocabulary_of("logits", logits))
     rows, width = drafts.shape
     for name, given in (("params", params), ("pasts", pasts)):
         if len(given) != rows:

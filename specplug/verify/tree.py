@@ -20,13 +20,14 @@ from specplug.kernels.accept_tree import (
 )
 from specplug.kernels.topology import ancestor_mask, link_children, node_depths
 from specplug.types import LENGTH_DTYPE, PROB_DTYPE, ROOT, TOKEN_DTYPE, IntArray, TokenArray
-from specplug.verify.chain import sampled_inputs, used_positions, vocabulary
+from specplug.verify.chain import sampled_inputs, used_positions
 from specplug.verify.checks import (
     distributions_of,
     drafts_of,
     integers_of,
     lengths_of,
     scores_of,
+    vocabulary_of,
 )
 from specplug.verify.sampled import refuse_impossible
 
@@ -109,7 +110,7 @@ def greedy_tree(target_scores: Any, tokens: Any, parents: Any, lengths: Any) -> 
     Raises:
         InvalidDistributionError, InvalidRequestError: malformed input, with position and value.
     """
-    drafts, counts = drafts_of(tokens, lengths, vocabulary(target_scores))
+    drafts, counts = drafts_of(tokens, lengths, vocabulary_of("target_scores", target_scores))
     nodes = parents_of(parents, counts, drafts.shape)
     checked = scores_of("target_scores", target_scores, used_positions(drafts, counts))
     scores = np.ascontiguousarray(checked, PROB_DTYPE)

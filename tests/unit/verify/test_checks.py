@@ -69,6 +69,7 @@ def test_positions_behind_the_draft_are_not_looked_at(verify: Callable[..., Any]
     [
         (PROBS.astype(np.int64), "target_(probs|scores) must be float64 or float32, got int64"),
         (PROBS.astype(np.float16), "must be float64 or float32, got float16"),
+        (np.float64(0.5), r"must have the shape \[rows, .*vocabulary\], got \(\)"),
         (PROBS[0], r"must have the shape \[rows, .*vocabulary\], got \(3, 4\)"),
         (PROBS[:, :2], r"must have the shape \[2, 3, vocabulary\], got \(2, 2, 4\)"),
         (PROBS[:1], r"must have the shape \[2, 3, vocabulary\], got \(1, 3, 4\)"),

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from specplug.errors import InvalidDistributionError
+from specplug.kernels import accept_sampled as kernels
+from specplug.reference import accept_sampled as reference
 from specplug.verify.sampled import reject_sampled, verify_block
 
 both = pytest.mark.parametrize("verify", [reject_sampled, verify_block])
@@ -68,12 +70,19 @@ def test_the_correction_comes_from_what_the_target_has_more_of() -> None:
 
 
 def test_no_residual_mass_falls_back_to_the_target() -> None:
-    # Both laws sum to 1 but for their last bits, and nowhere does the target have more.
-    bit = 2.0**-50
-    target, draft = [[0.5, 0.5], [1.0, 0.0]], [[0.5 + bit, 0.5 - bit]]
-    assert verdict(reject_sampled, target, draft, [0], [ALMOST_ONE, 0.25]) in ([0], [1])
-    tokens = verdict(reject_sampled, [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5]], [0], [ALMOST_ONE, 0.6])
-    assert tokens == [0, 1]
+    # A coin of 1 stands for a product that rounds up; the wrappers never let it in. Both twins draw from the target.
+    for module in (kernels, reference):
+        emitted = np.zeros((1, 2), np.int32)
+        module.accept_sampled(
+            np.array([[[0.5, 0.5], [1.0, 0.0]]]),
+            np.array([[[0.5, 0.5]]]),
+            np.array([[0]], np.int32),
+            np.array([1], np.int32),
+            np.array([[1.0, 0.75]]),
+            np.zeros(1, np.int32),
+            emitted,
+        )
+        assert emitted.tolist() == [[1, -1]]
 
 
 def test_a_block_may_keep_a_draft_after_one_that_failed_its_own_coin() -> None:
@@ -82,6 +91,13 @@ def test_a_block_may_keep_a_draft_after_one_that_failed_its_own_coin() -> None:
     coins = [ALMOST_ONE, ALMOST_ONE, 0.5]
     assert verdict(verify_block, target, draft, [0, 0], coins) == [0, 0, 1]
     assert verdict(reject_sampled, target, draft, [0, 0], coins) == [1]
+
+
+def test_a_weight_does_not_grow_above_one() -> None:
+    # Ratios 1.5 and 0.5: the weights are 1 and 0.5, not 1.5 and 0.75.
+    target, draft = [[0.6, 0.4], [0.2, 0.8], [0.5, 0.5]], [[0.4, 0.6], [0.4, 0.6]]
+    assert verdict(verify_block, target, draft, [0, 0], [0.5, 0.6, 0.5]) == [0, 1]
+    assert verdict(verify_block, target, draft, [0, 0], [0.5, 0.4, 0.75]) == [0, 0, 1]
 
 
 def test_a_block_cut_after_its_first_draft_weighs_the_residual() -> None:

@@ -152,7 +152,7 @@ def _sampling(generator: np.random.Generator) -> list[tuple[str, Arguments]]:
     choose = generator.choice
     return [
         ("softmax", (scores, np.empty_like(scores))),
-        ("apply_temperature", (scores, choose([0.0, 0.5, 1.0, 1.7], 3))),
+        ("apply_temperature", (scores, choose([0.0, 0.5, 1.0, 2.0], 3))),
         ("keep_top_k", (scores, _ints(generator, 0, 11, 3))),
         ("keep_top_p", (scores, choose([1e-9, 0.25, 0.5, 0.75, 0.9, 1.0], 3))),
         ("keep_min_p", (scores, choose([0.0, 1e-3, 0.5, 1.0], 3))),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from specplug.errors import InvalidDistributionError, InvalidRequestError
+from specplug.kernels import accept_tree as kernels
+from specplug.reference import accept_tree as reference
 from specplug.verify.tree import greedy_tree, lay_out, reject_tree_one_hot, reject_tree_sampled
 
 #       root
@@ -105,13 +108,54 @@ def test_drawn_siblings_are_judged_against_what_their_elders_left() -> None:
     assert emitted(0, 0.2, 0.0, 0.0) == [1]
 
 
-def test_equal_laws_leave_no_mass_and_fall_back_to_the_target() -> None:
-    # The coin is as good as 1 and the draft law a few bits larger, so that the draft is rejected.
-    target = np.tile([0.5, 0.5], (1, 2, 1))
-    coins = np.array([[1.0 - 2.0**-53, 0.75]])
-    law = np.array([[[0.5 + 2.0**-50, 0.5 - 2.0**-50]]])
-    verdict = reject_tree_sampled(target, law, np.array([[0]]), np.array([[-1]]), [1], coins)
-    assert verdict.row(0) == [1]
+def judged(
+    module: ModuleType, function: str, *laws: list[list[float]], coins: list[float]
+) -> list[int]:
+    """What a kernel, or its twin, emits for node 0 and its children 1 and 2, all of them drafting 0, 0, 1."""
+    emitted, path = np.full((1, 4), -1, np.int32), np.full((1, 3), -1, np.int32)
+    drafts = np.array([[0, 0, 1]], np.int32), np.array([[-1, 0, 0]], np.int32)
+    arrays = (np.array([law]) for law in laws)
+    length, chances = np.array([3], np.int32), np.array([coins])
+    getattr(module, function)(*arrays, *drafts, length, chances, emitted, path)
+    return [token for token in emitted[0].tolist() if token >= 0]
+
+
+#: A coin of 1 stands for a product that rounds up to the whole mass; the wrappers never let it in.
+LATE = [0.0, 1.0, 1.0]
+both = pytest.mark.parametrize("module", [kernels, reference])
+
+
+@both
+@pytest.mark.parametrize(("coin", "token"), [(0.1, 0), (0.9, 1)])
+def test_no_mass_left_falls_back_to_the_target_at_that_node(
+    module: ModuleType, coin: float, token: int
+) -> None:
+    # At the root and after the last node stand other laws: the fallback must look where the walk ended.
+    target = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+    emitted = judged(module, "accept_tree_one_hot", target, coins=[*LATE, coin])
+    assert emitted == [0, token]
+
+
+@both
+@pytest.mark.parametrize(("coin", "token"), [(0.1, 0), (0.8, 2)])
+def test_no_mass_left_by_drawn_siblings_falls_back_to_the_target(
+    module: ModuleType, coin: float, token: int
+) -> None:
+    # Left after the elder child, (0, 0.5, 0.5) normalised, is the law of the younger: nothing remains of it.
+    target = [[1.0, 0.0, 0.0], [0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+    laws = [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
+    emitted = judged(module, "accept_tree_sampled", target, laws, coins=[*LATE, coin])
+    assert emitted == [0, token]
+
+
+@both
+def test_what_a_drawn_sibling_leaves_is_normalised(module: ModuleType) -> None:
+    # Left after the elder child is (0, 0.2, 0.3) / 0.5; the younger, drawn from (0, 0.8, 0.2), is kept below 0.5.
+    target = [[1.0, 0.0, 0.0], [0.5, 0.2, 0.3], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+    laws = [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.8, 0.2]]
+    for coin, emitted in [(0.49, [0, 1, 2]), (0.51, [0, 2])]:
+        got = judged(module, "accept_tree_sampled", target, laws, coins=[0.0, 1.0, coin, 0.5])
+        assert got == emitted
 
 
 @pytest.mark.parametrize(("node", "parent"), [(0, 0), (1, 1), (1, 2), (2, -2)])
