@@ -147,3 +147,28 @@ def new_scratch(context: Context) -> layout.Scratch:
         np.zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
         np.zeros(layout.N_ORDERS, np.int64),
     )
+
+
+def new_calls(context: Context) -> layout.Calls:
+    """Placeholders, of no row, for the caller's arrays."""
+    return layout.Calls(
+        np.zeros(0, np.int32),
+        np.zeros(0, np.int32),
+        np.zeros((0, context.max_draft), np.int32),
+        np.zeros((0, context.max_draft)),
+        np.zeros(0, np.int32),
+        np.zeros(0, np.int32),
+        np.zeros(1, np.int64),
+    )
+
+
+def new_state(context: Context, store_budget: int) -> layout.State:
+    """No requests, nothing stored, nothing learned."""
+    return layout.State(
+        new_slots(context),
+        new_store(store_budget),
+        new_model(),
+        new_log(context),
+        new_scratch(context),
+        new_calls(context),
+    )

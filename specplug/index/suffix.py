@@ -14,29 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specplug.errors import InvalidRequestError
-from specplug.index.arrays import (
-    copy_model,
-    grow_slots,
-    new_log,
-    new_model,
-    new_scratch,
-    new_slots,
-    new_store,
-)
+from specplug.index.arrays import copy_model, grow_slots, new_state
 from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch, observe_batch
-from specplug.kernels.handle import pack
-from specplug.kernels.store import store_output
-from specplug.kernels.streams import append_tokens, begin_stream, free_stream, index_some
-from specplug.types import (
-    Context,
-    DraftBuffers,
-    IntArray,
-    Observed,
-    TokenArray,
-    allocate_drafts,
-)
+from specplug.kernels.handle import Packed
+from specplug.kernels.requests import finish_request, start_request
+from specplug.types import Context, DraftBuffers, IntArray, Observed, TokenArray
+
+_NO_STOPS: TokenArray = np.zeros(0, np.int32)
 
 
 class SuffixIndex:
@@ -54,60 +40,55 @@ class SuffixIndex:
         self._namespaces = Namespaces()
         self._templates = Templates(layout.N_MODELS)
         _warm_up()
-        self.state = layout.State(
-            new_slots(context),
-            new_store(store_budget),
-            new_model(),
-            new_log(context),
-            new_scratch(context),
-        )
-        self.handle = pack(self.state)
+        self._packed = Packed(new_state(context, store_budget))
+        # The caller's arrays that kernels know by address, see `_bind_observed` and `_bind_drafts`.
+        self._observed: tuple[object, object] = (None, None)
+        self._drafts: tuple[object, object, object] = (None, None, None)
+
+    @property
+    def state(self) -> layout.State:
+        """The arrays."""
+        return self._packed.state
 
     def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
         """Begin a stream in ``slot``, freeing what it held; a long ``history`` is indexed over several calls."""
         slot = self._check_slot(slot)
         history = as_kernel_array(history, np.int32)
         self._check_room(slot, len(history))
-        slots = self.state.slots
-        free_stream(slots, slot)
         number = self._namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
         if taken:
             copy_model(self.state.model, model)
-        begin_stream(slots, slot, int(prompt_length), number, model)
-        self._reserve(len(history))
-        append_tokens(self.state.slots, slot, history)
-        index_some(self.state.slots, slot, layout.LINKED_PER_CALL)
+        while missing := start_request(
+            self._packed.handle, slot, int(prompt_length), number, model, history
+        ):
+            self._grow(missing)
 
     def observe(self, observed: Observed) -> None:
         """Learn from and index new tokens; O(1) per token."""
-        slots = as_kernel_array(observed.slots, np.int32)
-        offsets = as_kernel_array(observed.offsets, np.int64)
-        tokens = as_kernel_array(observed.tokens, np.int32)
-        self._check_observed(slots, offsets, tokens)
-        self._reserve(len(tokens) + layout.PAGE * len(slots))
-        observe_batch(self.handle, slots, offsets, tokens, self.cost)
+        slots, offsets, tokens = observed
+        known = self._observed
+        if slots is not known[0] or offsets is not known[1]:
+            self._bind_observed(slots, offsets, len(tokens))
+        tokens = as_kernel_array(tokens, np.int32)
+        while missing := observe_batch(self._packed.handle, tokens, self.cost):
+            if missing < 0:
+                self._refuse_observed(tokens)
+            self._grow(missing)
 
     def draft(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Draft for a batch; bounded work per draft token, whatever the length of the history."""
-        slots = as_kernel_array(slots, np.int32)
-        self._check_slots(slots)
-        _check_buffers(out, len(slots))
-        widest = min(self.context.max_draft, out.tokens.shape[1])
-        ceilings = np.minimum(as_kernel_array(ceilings, np.int32), np.int32(widest))
-        if len(ceilings) != len(slots):
-            raise InvalidRequestError(f"got {len(ceilings)} ceilings for {len(slots)} slots")
-        draft_batch(self.handle, slots, ceilings, self.cost, out.tokens, out.survival, out.lengths)
+        known = self._drafts
+        if slots is not known[0] or ceilings is not known[1] or out is not known[2]:
+            self._bind_drafts(slots, ceilings, out)
+        if draft_batch(self._packed.handle, self.cost):
+            self._check_slots(self.state.calls.slots)
 
     def finish(self, slot: int, keep: bool, stop_ids: frozenset[int]) -> None:
         """Free a stream; with ``keep`` its output, up to the first stop token, joins the store."""
         slot = self._check_slot(slot)
-        slots = self.state.slots
-        if keep and len(self.state.store.tokens):
-            start, end = self._output(slot, stop_ids)
-            if end > start:
-                store_output(slots, slot, self.state.store, start, end)
-        free_stream(slots, slot)
+        stops = np.fromiter(stop_ids, np.int32, len(stop_ids)) if stop_ids else _NO_STOPS
+        finish_request(self._packed.handle, slot, bool(keep), stops)
 
     def tokens(self, slot: int) -> TokenArray:
         """A copy of the stream of ``slot``."""
@@ -155,17 +136,6 @@ class SuffixIndex:
 
         return broken_invariant(self.state)
 
-    def _output(self, slot: int, stop_ids: frozenset[int]) -> tuple[int, int]:
-        numbers = self.state.slots.numbers[slot]
-        start, end = int(numbers[layout.N_PROMPT]), int(numbers[layout.N_LENGTH])
-        if stop_ids and end > start:
-            found = np.isin(
-                self.tokens(slot)[start:], np.fromiter(stop_ids, np.int32, len(stop_ids))
-            )
-            if found.any():
-                end = start + int(np.argmax(found)) + 1
-        return start, end
-
     def _check_slot(self, slot: int) -> int:
         if not 0 <= slot < self.context.max_requests:
             raise InvalidRequestError(
@@ -174,25 +144,53 @@ class SuffixIndex:
         return int(slot)
 
     def _check_slots(self, slots: IntArray) -> None:
-        # Kernels do not check bounds: a wrong slot would write into another request's text.
         for slot in slots.tolist():
             self._check_slot(slot)
 
-    def _check_observed(
-        self, slots: IntArray, offsets: NDArray[np.int64], tokens: TokenArray
-    ) -> None:
-        self._check_slots(slots)
-        ends = offsets.tolist()
-        if len(ends) != len(slots) + 1 or ends[0] < 0 or ends[-1] > len(tokens):
-            raise InvalidRequestError(
-                f"Observed.offsets must hold {len(slots) + 1} ascending numbers from 0 to at most {len(tokens)}, "
-                f"got {ends}"
-            )
-        lengths = self.state.slots.numbers[slots, layout.N_LENGTH].tolist()
-        for slot, length, start, end in zip(slots.tolist(), lengths, ends, ends[1:], strict=False):
+    def _bind_observed(self, slots: IntArray, offsets: NDArray[np.int64], most: int) -> None:
+        """Tell kernels where the caller's arrays lie; most callers use the same ones at each step."""
+        bound, ends = as_kernel_array(slots, np.int32), as_kernel_array(offsets, np.int64)
+        if len(ends) != len(bound) + 1:
+            raise _wrong_offsets(len(bound), most, ends)
+        self._packed.bind("calls", "observed", bound)
+        self._packed.bind("calls", "offsets", ends)
+        # What had to be copied would have to be copied anew at the next call.
+        same = bound is slots and ends is offsets
+        self._observed = (slots, offsets) if same else (None, None)
+
+    def _bind_drafts(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        bound, limits = as_kernel_array(slots, np.int32), as_kernel_array(ceilings, np.int32)
+        self._drafts = (None, None, None)
+        if len(limits) != len(bound):
+            raise InvalidRequestError(f"got {len(limits)} ceilings for {len(bound)} slots")
+        _check_buffers(out, len(bound))
+        arrays: tuple[NDArray[Any], ...] = (
+            bound,
+            limits,
+            out.tokens,
+            out.survival,
+            out.lengths,
+        )
+        for name, array in zip(layout.Calls._fields, arrays, strict=False):
+            self._packed.bind("calls", name, array)
+        if bound is slots and limits is ceilings:
+            self._drafts = (slots, ceilings, out)
+
+    def _refuse_observed(self, tokens: TokenArray) -> None:
+        """Say what a kernel has found wrong with the arrays that it was given."""
+        calls = self.state.calls
+        self._check_slots(calls.observed)
+        ends = calls.offsets.tolist()
+        if ends[0] < 0 or ends[-1] > len(tokens):
+            raise _wrong_offsets(len(calls.observed), len(tokens), calls.offsets)
+        lengths = self.state.slots.numbers[calls.observed, layout.N_LENGTH].tolist()
+        for slot, length, start, end in zip(
+            calls.observed.tolist(), lengths, ends, ends[1:], strict=False
+        ):
             if end < start:
                 raise InvalidRequestError(f"Observed.offsets must not descend, got {ends}")
             self._check_room(slot, length + end - start)
+        raise InvalidRequestError(f"Observed.offsets must not descend, got {ends}")
 
     def _check_room(self, slot: int, length: int) -> None:
         """Refuse what the page table of a slot cannot hold (a little more than ``max_length``)."""
@@ -203,16 +201,20 @@ class SuffixIndex:
                 f"{self.context.max_length}; build the proposer with the length limit of the engine"
             )
 
-    def _reserve(self, tokens: int) -> None:
-        """Make sure that ``tokens`` more tokens find free pages; grows by doubling."""
+    def _grow(self, missing: int) -> None:
+        """Make room for at least ``missing`` more pages, by doubling."""
         slots = self.state.slots
-        needed = tokens // layout.PAGE + 1
-        if needed <= slots.free_count[0]:
-            return
         pages = len(slots.free)
-        grown = max(2 * pages, pages + needed)
-        self.state = self.state._replace(slots=grow_slots(slots, grown))
-        self.handle = pack(self.state)
+        grown = grow_slots(slots, max(2 * pages, pages + missing))
+        for name in layout.Slots._fields:
+            self._packed.bind("slots", name, getattr(grown, name))
+
+
+def _wrong_offsets(rows: int, most: int, offsets: NDArray[np.int64]) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Observed.offsets must hold {rows + 1} ascending numbers from 0 to at most {most}, "
+        f"got {offsets.tolist()}"
+    )
 
 
 def as_kernel_array(values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
@@ -241,16 +243,9 @@ def _check_buffers(out: DraftBuffers, rows: int) -> None:
 def _warm_up() -> None:
     """Run every kernel once on a tiny state, so that none is compiled while a request waits."""
     context = Context(vocab_size=8, max_length=64, max_draft=2, max_requests=2)
-    state = layout.State(
-        new_slots(context), new_store(4096), new_model(), new_log(context), new_scratch(context)
-    )
+    packed = Packed(new_state(context, 4096))
     tokens = np.zeros(8, np.int32)
-    begin_stream(state.slots, 0, 4, 0, 0)
-    append_tokens(state.slots, 0, tokens)
-    index_some(state.slots, 0, 8)
-    slots, ceilings = np.zeros(1, np.int32), np.full(1, 2, np.int32)
-    drafts = allocate_drafts(1, 2)
-    draft_batch(pack(state), slots, ceilings, 0.1, drafts.tokens, drafts.survival, drafts.lengths)
-    observe_batch(pack(state), slots, np.array([0, 2], np.int64), tokens[:2], 0.1)
-    store_output(state.slots, 0, state.store, 4, 8)
-    free_stream(state.slots, 0)
+    start_request(packed.handle, 0, 4, 0, 0, tokens)
+    draft_batch(packed.handle, 0.1)
+    observe_batch(packed.handle, tokens, 0.1)
+    finish_request(packed.handle, 0, True, _NO_STOPS)

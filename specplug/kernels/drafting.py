@@ -8,7 +8,7 @@ draft would lower the goodput.
 
 from __future__ import annotations
 
-from specplug.kernels._jit import kernel, lean_kernel
+from specplug.kernels._jit import lean_kernel
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
     BY_AGE,
@@ -36,6 +36,8 @@ from specplug.kernels.layout import (
     N_MODEL,
     N_POINTER,
     N_SOURCES,
+    PAGE,
+    PAGE_BITS,
     PARENT,
     POSITION,
     S_END,
@@ -43,9 +45,10 @@ from specplug.kernels.layout import (
     STORE,
     TOKEN,
     FloatArray,
+    Handle,
     Index,
     IntArray,
-    LongArray,
+    Slots,
     State,
 )
 from specplug.kernels.match import find_candidates, load_context
@@ -136,10 +139,8 @@ def _log_depth(state: State, slot: Index, depth: Index, count: Index) -> None:
 
 
 @lean_kernel
-def draft_row(
-    state: State, slot: Index, ceiling: Index, cost: float, tokens: IntArray, survival: FloatArray
-) -> Index:
-    """Draft for one request into ``tokens`` and ``survival``; returns the number of tokens."""
+def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float) -> Index:
+    """Draft for one request into row ``row`` of ``state.calls``; returns the number of tokens."""
     log, numbers = state.log, state.slots.numbers
     scratch = state.scratch
     size = load_context(state.slots, slot, scratch.context)
@@ -169,8 +170,8 @@ def draft_row(
         if surviving * probability < floor:
             break
         surviving *= probability
-        tokens[depth] = token
-        survival[depth] = surviving
+        state.calls.tokens[row, depth] = token
+        state.calls.survival[row, depth] = surviving
         drafted += 1
         previous = token
         count = _follow(state, token, count)
@@ -178,20 +179,27 @@ def draft_row(
     return drafted
 
 
-@kernel  # not lean: it creates the arrays of the state from their handle
-def draft_batch(
-    handle: LongArray,
-    slots: IntArray,
-    ceilings: IntArray,
-    cost: float,
-    tokens: IntArray,
-    survival: FloatArray,
-    lengths: IntArray,
-) -> None:
-    """Draft for every slot of a packed state; see :func:`draft_row`."""
+@lean_kernel
+def draft_batch(handle: Handle, cost: float) -> Index:
+    """Draft for every slot of ``state.calls``; see :func:`draft_row`. Returns 0, or -1 (a slot is out of range)."""
     state = unpack(handle)
-    for row in range(slots.shape[0]):
-        lengths[row] = draft_row(state, slots[row], ceilings[row], cost, tokens[row], survival[row])
+    calls = state.calls
+    if not _slots_exist(state.slots, calls.slots):
+        return -1
+    width = min(calls.tokens.shape[1], state.scratch.drafted.shape[0] - 1)
+    for row in range(calls.slots.shape[0]):
+        ceiling = min(width, calls.ceilings[row])
+        calls.lengths[row] = draft_row(state, calls.slots[row], row, ceiling, cost)
+    return 0
+
+
+@lean_kernel
+def _slots_exist(slots: Slots, wanted: IntArray) -> bool:
+    """Whether all are in range: a wrong one would write into another request's text."""
+    good = True
+    for slot in wanted:
+        good &= 0 <= slot < slots.numbers.shape[0]
+    return good
 
 
 @lean_kernel
@@ -268,19 +276,40 @@ def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
     numbers[slot, N_DRAFTED] = -1
 
 
-@kernel
-def observe_batch(
-    handle: LongArray, slots: IntArray, offsets: LongArray, tokens: IntArray, cost: float
-) -> None:
-    """Learn from, append and index the new tokens of every slot of a packed state, in the order given.
+@lean_kernel
+def _pages_missing(state: State, tokens: IntArray) -> Index:
+    """Pages that the new tokens need and that are not free; -1 if slots, offsets and tokens do not fit together."""
+    slots, calls = state.slots, state.calls
+    if not _slots_exist(slots, calls.observed) or calls.offsets[0] < 0:
+        return -1
+    needed = 0
+    for row in range(calls.observed.shape[0]):
+        new = calls.offsets[row + 1] - calls.offsets[row]
+        length = slots.numbers[calls.observed[row], N_LENGTH]
+        after = (length + new + PAGE - 1) >> PAGE_BITS
+        if new < 0 or calls.offsets[row + 1] > tokens.shape[0] or after > slots.pages.shape[1]:
+            return -1
+        needed += after - ((length + PAGE - 1) >> PAGE_BITS)
+    return max(0, needed - slots.free_count[0])
 
-    At most LINKED_PER_CALL positions are linked; what is left of a long history follows at later calls.
+
+@lean_kernel
+def observe_batch(handle: Handle, tokens: IntArray, cost: float) -> Index:
+    """Learn from, append and index the new tokens of every slot of ``state.calls``, in the order given.
+
+    At most LINKED_PER_CALL positions are linked; what is left of a long history follows at later calls. Returns 0, or
+    what is wrong, as :func:`_pages_missing` has it; then nothing was done.
     """
     state = unpack(handle)
+    missing = _pages_missing(state, tokens)
+    if missing != 0:
+        return missing
+    calls = state.calls
     budget = LINKED_PER_CALL
-    for row in range(slots.shape[0]):
-        slot = slots[row]
-        new = tokens[offsets[row] : offsets[row + 1]]
+    for row in range(calls.observed.shape[0]):
+        slot = calls.observed[row]
+        new = tokens[calls.offsets[row] : calls.offsets[row + 1]]
         learn_row(state, slot, new, cost)
         append_tokens(state.slots, slot, new)
         budget -= index_some(state.slots, slot, budget)
+    return 0

@@ -1,7 +1,8 @@
-"""Passes the state of the suffix drafter to a kernel as one small array instead of some thirty.
+"""Passes the state of the suffix drafter to kernels as one address instead of some thirty arrays.
 
-Handing an array to compiled code costs about 0.2 microseconds, so that the arrays themselves would cost more than an
-average draft. A handle holds, per array, its address and shape; the caller keeps the arrays alive.
+Handing an array to compiled code costs about 0.2 microseconds, and handing all of them from one compiled function to
+the next writes and reads 2 kB. A handle is the address of a table that holds, per array, its address and shape; in
+compiled code ``state.slots.tokens`` becomes an array where it is mentioned. The caller keeps table and arrays alive.
 """
 
 from __future__ import annotations
@@ -10,111 +11,159 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.numpy_support import carray
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    infer_getattr,
+    intrinsic,
+    lower_getattr_generic,
+    models,
+    register_model,
+)
+from numba.np.arrayobj import populate_array
+from numba.np.numpy_support import from_dtype
+from numpy.typing import NDArray
 
-from specplug.kernels._jit import COMPILED, kernel
-from specplug.kernels.layout import Log, LongArray, Model, Scratch, Slots, State, Store
+from specplug.kernels._jit import COMPILED
+from specplug.kernels.layout import FORMS, LongArray, State
 
-_WIDTH = 5  # address and up to four dimensions
+_MOST_AXES = 4
+_WIDTH = 1 + _MOST_AXES  # address and shape
 
-
-def _pack(state: State) -> LongArray:
-    rows = []
-    for group in state:
-        for array in group:
-            if not array.flags.c_contiguous or array.ndim >= _WIDTH:
-                raise ValueError(
-                    f"a state array must be C-contiguous with at most 4 axes, got {array.shape}"
-                )
-            shape = [*array.shape, *[0] * (_WIDTH - 1 - array.ndim)]
-            rows.append([array.ctypes.data, *shape])
-    return np.array(rows, np.int64)
+#: Row of each array in the table.
+_ROWS = {
+    key: row
+    for row, key in enumerate((group, name) for group, names in FORMS.items() for name in names)
+}
 
 
-def _pointer_of(typing_context: Any, address: Any) -> Any:
-    """An address as a pointer."""
+class Packed:
+    """The table of a state, and the arrays that it points to.
 
+    Attributes:
+        state: the arrays.
+        handle: what kernels take. Interpreted kernels take the state itself.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._table: LongArray = np.zeros((len(_ROWS), _WIDTH), np.int64)
+        self.handle: Any = self._table.ctypes.data
+        for group, name in _ROWS:
+            self.bind(group, name, getattr(getattr(state, group), name))
+
+    def bind(self, group: str, name: str, array: NDArray[Any]) -> None:
+        """Put another array in the place of ``state.group.name``."""
+        dtype, axes = FORMS[group][name]
+        if array.dtype != dtype or array.ndim != axes or not array.flags.carray:
+            raise ValueError(
+                f"state array {group}.{name} must be a contiguous, writable {np.dtype(dtype).name} array with "
+                f"{axes} axes, got {array.dtype} {array.shape}"
+            )
+        arrays = getattr(self.state, group)._replace(**{name: array})
+        self.state = self.state._replace(**{group: arrays})
+        row = _ROWS[group, name]
+        self._table[row, 0] = array.__array_interface__["data"][0]
+        self._table[row, 1 : 1 + axes] = array.shape
+        if not COMPILED:
+            self.handle = self.state
+
+
+class StateType(types.Type):
+    """A state within compiled code: a pointer to its table."""
+
+    def __init__(self) -> None:
+        super().__init__("specplug.State")
+
+
+class GroupType(types.Type):
+    """One group of arrays of a state, the same pointer."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(f"specplug.State.{group}")
+
+
+def _type_of_group(template: Any, owner: Any, attribute: str) -> Any:
+    return GroupType(attribute) if attribute in FORMS else None
+
+
+def _type_of_array(template: Any, owner: Any, attribute: str) -> Any:
+    form = FORMS[owner.group].get(attribute)
+    return types.Array(from_dtype(np.dtype(form[0])), form[1], "C") if form else None
+
+
+class _StateAttributes(AttributeTemplate):
+    key = StateType
+    generic_resolve: Any = _type_of_group
+
+
+class _GroupAttributes(AttributeTemplate):
+    key = GroupType
+    generic_resolve: Any = _type_of_array
+
+
+def _group_of(context: Any, builder: Any, owner: Any, value: Any, attribute: str) -> Any:
+    return value
+
+
+def _array_of(context: Any, builder: Any, owner: Any, value: Any, attribute: str) -> Any:
+    """The array as a structure in registers, loaded from the table."""
+    dtype, axes = FORMS[owner.group][attribute]
+    array_type = types.Array(from_dtype(np.dtype(dtype)), axes, "C")
+    array = context.make_array(array_type)(context, builder)
+    word = context.get_value_type(types.int64)
+    table = builder.bitcast(value, word.as_pointer())
+    row = _ROWS[owner.group, attribute] * _WIDTH
+
+    def load(column: int) -> Any:
+        loaded = builder.load(builder.gep(table, [word(row + column)]))
+        # The table does not change while a kernel runs, whatever else is written.
+        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return loaded
+
+    shape = [load(1 + axis) for axis in range(axes)]
+    strides = [word(np.dtype(dtype).itemsize)]
+    for size in reversed(shape[1:]):
+        strides.insert(0, builder.mul(strides[0], size))
+    fill: Any = populate_array
+    fill(
+        array,
+        data=builder.inttoptr(load(0), array.data.type),
+        shape=shape,
+        strides=strides,
+        itemsize=word(np.dtype(dtype).itemsize),
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+def _unpack_pointer(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return types.voidptr(types.int64), generate
-
-
-_pointer: Any = intrinsic(_pointer_of)
-
-
-@kernel
-def _one(handle: LongArray, row: int, dtype: Any) -> Any:
-    return carray(_pointer(handle[row, 0]), (handle[row, 1],), dtype)
+    make: Any = StateType
+    state = make()
+    return state(types.int64), generate
 
 
-@kernel
-def _two(handle: LongArray, row: int, dtype: Any) -> Any:
-    return carray(_pointer(handle[row, 0]), (handle[row, 1], handle[row, 2]), dtype)
+def _register() -> None:
+    for kind in (StateType, GroupType):
+        decorate: Any = register_model(kind)
+        decorate(models.OpaqueModel)
+    typed: Any = infer_getattr
+    typed(_StateAttributes)
+    typed(_GroupAttributes)
+    for kind, lower in ((StateType, _group_of), (GroupType, _array_of)):
+        lowered: Any = lower_getattr_generic
+        lowered(kind)(lower)
 
 
-@kernel
-def _three(handle: LongArray, row: int, dtype: Any) -> Any:
-    shape = (handle[row, 1], handle[row, 2], handle[row, 3])
-    return carray(_pointer(handle[row, 0]), shape, dtype)
-
-
-@kernel
-def _four(handle: LongArray, row: int, dtype: Any) -> Any:
-    shape = (handle[row, 1], handle[row, 2], handle[row, 3], handle[row, 4])
-    return carray(_pointer(handle[row, 0]), shape, dtype)
-
-
-@kernel
-def _unpack(handle: LongArray) -> State:
-    slots = Slots(
-        _one(handle, 0, np.int32),
-        _two(handle, 1, np.int32),
-        _three(handle, 2, np.int32),
-        _two(handle, 3, np.int32),
-        _two(handle, 4, np.int64),
-        _one(handle, 5, np.int32),
-        _one(handle, 6, np.int64),
-    )
-    store = Store(
-        _one(handle, 7, np.int32),
-        _two(handle, 8, np.uint32),
-        _two(handle, 9, np.uint32),
-        _one(handle, 10, np.int32),
-        _one(handle, 11, np.int64),
-    )
-    model = Model(
-        _three(handle, 12, np.float64),
-        _four(handle, 13, np.float64),
-        _two(handle, 14, np.float64),
-        _two(handle, 15, np.float64),
-        _three(handle, 16, np.float64),
-        _four(handle, 17, np.float64),
-        _two(handle, 18, np.float64),
-    )
-    log = Log(
-        _three(handle, 19, np.int64),
-        _three(handle, 20, np.int64),
-        _three(handle, 21, np.float64),
-        _two(handle, 22, np.float64),
-        _three(handle, 23, np.int64),
-    )
-    scratch = Scratch(
-        _one(handle, 24, np.int32),
-        _one(handle, 25, np.int32),
-        _two(handle, 26, np.int64),
-        _two(handle, 27, np.float64),
-        _one(handle, 28, np.int64),
-    )
-    return State(slots, store, model, log, scratch)
-
-
-def _pack_nothing(state: State) -> State:
+def _unpack_nothing(state: State) -> State:
     return state
 
 
-#: The handle of a state, and its state again. Interpreted kernels pass the state itself.
-pack: Any = _pack if COMPILED else _pack_nothing
-unpack: Any = _unpack if COMPILED else _pack_nothing
+_register()
+_compiled_unpack: Any = intrinsic(_unpack_pointer)
+
+#: The state of a handle, within a kernel.
+unpack: Any = _compiled_unpack if COMPILED else _unpack_nothing

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 #: An integer, Python's or numpy's: compiled code does not tell them apart.
 Index: TypeAlias = Any
+#: What stands for a state where kernels are called, see :mod:`specplug.kernels.handle`.
+Handle: TypeAlias = Any
 IntArray: TypeAlias = NDArray[np.int32]
 LongArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -203,6 +205,24 @@ class Scratch(NamedTuple):
     hashes: NDArray[np.int64]
 
 
+class Calls(NamedTuple):
+    """Arrays of the caller that are mostly the same at each step, so that they need not be handed over each time.
+
+    Attributes:
+        slots, ceilings: int32 ``[B]``, and tokens, survival, lengths: int32 ``[B, K]``, float64 ``[B, K]``,
+            int32 ``[B]``, of the call that drafts.
+        observed, offsets: int32 ``[B]`` and int64 ``[B + 1]`` of the call that observes.
+    """
+
+    slots: NDArray[np.int32]
+    ceilings: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    survival: NDArray[np.float64]
+    lengths: NDArray[np.int32]
+    observed: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+
 class State(NamedTuple):
     """Everything a kernel of the suffix drafter works on."""
 
@@ -211,3 +231,57 @@ class State(NamedTuple):
     model: Model
     log: Log
     scratch: Scratch
+    calls: Calls
+
+
+#: Dtype and number of axes of every array of the state, in the order of the tuples above.
+FORMS: dict[str, dict[str, tuple[Any, int]]] = {
+    "slots": {
+        "tokens": (np.int32, 1),
+        "links": (np.int32, 2),
+        "heads": (np.int32, 3),
+        "pages": (np.int32, 2),
+        "numbers": (np.int64, 2),
+        "free": (np.int32, 1),
+        "free_count": (np.int64, 1),
+    },
+    "store": {
+        "tokens": (np.int32, 1),
+        "links": (np.uint32, 2),
+        "heads": (np.uint32, 2),
+        "namespaces": (np.int32, 1),
+        "numbers": (np.int64, 1),
+    },
+    "model": {
+        "parents": (np.float64, 3),
+        "cells": (np.float64, 4),
+        "by_token": (np.float64, 2),
+        "by_context": (np.float64, 2),
+        "by_recency": (np.float64, 3),
+        "weights": (np.float64, 4),
+        "numbers": (np.float64, 2),
+    },
+    "log": {
+        "depths": (np.int64, 3),
+        "tokens": (np.int64, 3),
+        "features": (np.float64, 3),
+        "probs": (np.float64, 2),
+        "candidates": (np.int64, 3),
+    },
+    "scratch": {
+        "context": (np.int32, 1),
+        "drafted": (np.int32, 1),
+        "candidates": (np.int64, 2),
+        "best": (np.float64, 2),
+        "hashes": (np.int64, 1),
+    },
+    "calls": {
+        "slots": (np.int32, 1),
+        "ceilings": (np.int32, 1),
+        "tokens": (np.int32, 2),
+        "survival": (np.float64, 2),
+        "lengths": (np.int32, 1),
+        "observed": (np.int32, 1),
+        "offsets": (np.int64, 1),
+    },
+}

@@ -13,7 +13,7 @@ from specplug.kernels import layout, streams
 from specplug.kernels.match import find_candidates, load_context
 from specplug.reference import drafting as ref_drafting
 from specplug.reference import match as ref_match
-from specplug.reference import store as ref_store
+from specplug.reference import requests as ref_requests
 from specplug.reference import streams as ref_streams
 from specplug.reference import suffix_state
 from specplug.reference import templates as ref_templates
@@ -51,9 +51,7 @@ class Pair:
         model, taken = self.templates.model_of(number, history)
         if taken:
             ref_templates.copy_model(self.slow, model)
-        ref_streams.begin_stream(self.slow, slot, len(history), number, model)
-        ref_streams.append_tokens(self.slow, slot, history)
-        ref_streams.index_some(self.slow, slot, layout.LINKED_PER_CALL)
+        ref_requests.start_request(self.slow, slot, len(history), number, model, history)
 
     def observe(self, rows: dict[int, list[int]]) -> None:
         offsets = np.cumsum([0, *map(len, rows.values())]).astype(np.int64)
@@ -72,12 +70,9 @@ class Pair:
             assert out.survival[row, :length].tolist() == ref_survival
         return [tokens for tokens, _ in ref]
 
-    def finish(self, slot: int) -> None:
-        stream = self.slow.streams[slot]
-        self.fast.finish(slot, True, frozenset())
-        if len(stream.tokens) > stream.prompt_length:
-            ref_store.store_output(self.slow, slot, stream.prompt_length, len(stream.tokens))
-        ref_streams.free_stream(self.slow, slot)
+    def finish(self, slot: int, stops: frozenset[int] = frozenset()) -> None:
+        self.fast.finish(slot, True, stops)
+        ref_requests.finish_request(self.slow, slot, True, sorted(stops))
 
     def compare_candidates(self, slot: int) -> int:
         state = self.fast.state
@@ -149,7 +144,7 @@ def test_drafts_and_estimates_are_equal_over_many_events(
         drafts.update(zip(rows, new, strict=True))
         if rng.random() < 0.3:
             over = int(rng.integers(0, 3))
-            pair.finish(over)
+            pair.finish(over, frozenset(range(int(rng.integers(0, 2)))))
             del drafts[over]
     assert pair.fast.check_invariants() == ""
 
