@@ -7,13 +7,14 @@ SHELL := bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CORE := $(PYTHON) tools/environments.py run core
 VLLM := $(PYTHON) tools/environments.py run vllm
+SGLANG := $(PYTHON) tools/environments.py run sglang
 # -P: never import from the current folder, so that the installed package is what is tested.
 PYTEST := -P -m pytest
 
 .DEFAULT_GOAL := help
 # The machines this runs on are small, and one engine at a time is enough for them.
 .NOTPARALLEL:
-.PHONY: help demo test test-core test-vllm test-lowest test-long coverage lint format bench bench-peers clean
+.PHONY: help demo test test-core test-vllm test-sglang test-lowest test-long coverage lint format bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,6 +33,9 @@ test-lowest: ## core tests at the lowest versions that the package allows
 
 test-vllm: ## tests that start the real vLLM
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and not long"
+
+test-sglang: ## tests that start the real SGLang
+	$(SGLANG) $(PYTEST) tests/engines -m "sglang and not long"
 
 coverage: ## line and branch coverage of the core tests, kernels interpreted so that their lines count
 	NUMBA_DISABLE_JIT=1 $(CORE) -P -m coverage run -m pytest tests --ignore=tests/engines \

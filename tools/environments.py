@@ -50,6 +50,8 @@ class Environment:
     expect: str
     #: Set for every command run inside, unless the caller has set them.
     variables: dict[str, str] = field(default_factory=dict)
+    #: Folders of the checkout whose modules and entry points can be imported, before those of the lock.
+    paths: tuple[str, ...] = ()
 
 
 ENVIRONMENTS = {
@@ -68,6 +70,23 @@ ENVIRONMENTS = {
             # Gigabytes; vLLM's own default would take half of the memory of a small machine.
             "VLLM_CPU_KVCACHE_SPACE": "2",
         },
+    ),
+    "sglang": Environment(
+        "requirements/sglang.txt",
+        "5 to 10 minutes, 7 GB of disk",
+        {
+            "HF_HUB_OFFLINE": "1",
+            # Without it the speculative modules import CUDA and Triton operations.
+            "SGLANG_USE_CPU_ENGINE": "1",
+            # Where other work runs too, two threads per operation make each up to thirty times slower.
+            "OMP_NUM_THREADS": "1",
+            # The repetition penalty is compiled on first use: minutes of C++, or it hangs.
+            "TORCHDYNAMO_DISABLE": "1",
+            # One model family instead of 250 modules in each process: most of the time to start.
+            "SGLANG_EXTERNAL_MODEL_PACKAGE": "sglang_cpu_models",
+        },
+        # The CPU operations that no published wheel has; see tests/sglang_cpu/README.md.
+        ("tests/sglang_cpu",),
     ),
 }
 
@@ -89,7 +108,8 @@ def third_party_folder(name: str) -> Path:
 def checkout_folder(name: str) -> Path:
     """Return the folder of the thin layer that holds this checkout; it need not exist yet."""
     metadata = [CHECKOUT / "pyproject.toml", CHECKOUT / "specplug" / "_version.py"]
-    below = str(third_party_folder(name)).encode()
+    above = "\n".join(ENVIRONMENTS[name].paths)
+    below = f"{third_party_folder(name)}{above}".encode()
     digest = _digest(below, str(CHECKOUT).encode(), *(path.read_bytes() for path in metadata))
     return cache_root() / "checkouts" / f"{name}-{digest}"
 
@@ -199,13 +219,15 @@ def _mirror(below: Path, folder: Path) -> None:
                 target.symlink_to(source)
 
 
-def _build_checkout(below: Path, folder: Path) -> None:
+def _build_checkout(name: str, below: Path, folder: Path) -> None:
     say(f"installing this checkout, editable, into {folder.name}")
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False, symlinks=True)
     # addsitedir, not a bare path: .pth files of the layer below must be obeyed too.
-    line = f"import site; site.addsitedir({str(_site_packages(below))!r})\n"
-    (_site_packages(folder) / "specplug-third-party.pth").write_text(line)
+    # In this order: a folder of the checkout hides a module of the same name in the lock.
+    lines = [str(CHECKOUT / path) for path in ENVIRONMENTS[name].paths]
+    lines += [f"import site; site.addsitedir({str(_site_packages(below))!r})"]
+    (_site_packages(folder) / "specplug-third-party.pth").write_text("\n".join(lines) + "\n")
     _mirror(below, folder)
     log = folder.with_name(folder.name + ".log")
     log.write_bytes(b"")
@@ -239,7 +261,7 @@ def ensure(name: str) -> Path:
         # One lock per checkout, not per layer: setuptools writes its egg-info into the checkout.
         with exclusive(folder.with_name("checkout-" + _digest(str(CHECKOUT).encode()))):
             if not (folder / STAMP).exists():
-                _build_checkout(below, folder)
+                _build_checkout(name, below, folder)
     return _python(folder)
 
 

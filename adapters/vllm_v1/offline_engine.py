@@ -1,20 +1,17 @@
 """The vLLM side of :mod:`specplug.testing.engine_process`: ``python -m specplug.adapters.vllm_v1.offline_engine``.
 
-Reads one JSON object per line from standard input and answers each with one line on standard output. The first
-line holds the options of ``vllm.LLM``; its answer comes when the model is loaded. Everything that
-vLLM prints goes to standard error. Ends at the end of its input.
+The options are those of ``vllm.LLM``; :mod:`specplug.adapters.offline_host` says how to talk to it.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
+
+from specplug.adapters.offline_host import serve, token_ids
 
 #: What tests and demos always want; the caller's options win. Eager: the C++ compiler of
 #: inductor needs minutes on a CPU, for every new shape.
@@ -27,7 +24,6 @@ COUNTERS = {
     "generated_tokens": "vllm:generation_tokens",
     "preemptions": "vllm:num_preemptions",
 }
-COMMANDS = ("generate", "info", "metrics", "run", "tokenize")
 PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
 
 
@@ -76,7 +72,7 @@ class OfflineEngine:
 
     def tokenize(self, prompt: Any) -> dict[str, Any]:
         """Token ids of a text, of a chat (with the generation prompt), or of token ids (as they are)."""
-        return {"token_ids": self._token_ids(prompt)}
+        return {"token_ids": token_ids(self.tokenizer, prompt)}
 
     def metrics(self) -> dict[str, Any]:
         """Totals of the scheduler's counters since the start, summed over engines."""
@@ -111,11 +107,11 @@ class OfflineEngine:
             self._reseed(raw_seed)
         self.batches += 1
         names = [f"{self.batches}.{i}" for i in range(len(prompts))]
-        token_ids = [self._token_ids(prompt) for prompt in prompts]
+        tokens = [token_ids(self.tokenizer, prompt) for prompt in prompts]
         sampling = [_sampling_params(p, final_only=not abort_after) for p in params]
         self.steps.clear()
         begin = time.perf_counter()
-        internal = self._submit(names, token_ids, sampling)
+        internal = self._submit(names, tokens, sampling)
         limits = {names[int(i)]: n for i, n in abort_after.items()}
         try:
             outputs, aborted, count = self._serve(names, limits)
@@ -126,17 +122,17 @@ class OfflineEngine:
         seconds = time.perf_counter() - begin
         results = [
             self._result(outputs.get(name), ids, internal[name], name in aborted)
-            for name, ids in zip(names, token_ids, strict=True)
+            for name, ids in zip(names, tokens, strict=True)
         ]
         return {"results": results, "seconds": seconds, "engine_steps": count}
 
     def _submit(
-        self, names: list[str], token_ids: list[list[int]], sampling: list[Any]
+        self, names: list[str], tokens: list[list[int]], sampling: list[Any]
     ) -> dict[str, list[str]]:
         """Hand all requests over; the engine's own ids of each, one per completion."""
         internal = {}
         try:
-            for name, ids, params in zip(names, token_ids, sampling, strict=True):
+            for name, ids, params in zip(names, tokens, sampling, strict=True):
                 self.internal_ids.clear()
                 self.engine.add_request(name, {"prompt_token_ids": ids}, params)
                 internal[name] = list(self.internal_ids)
@@ -188,16 +184,6 @@ class OfflineEngine:
             "completions": completions,
             "cached_tokens": (output.num_cached_tokens or 0) if output is not None else 0,
         }
-
-    def _token_ids(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            return [int(t) for t in self.tokenizer(prompt)["input_ids"]]
-        if prompt and isinstance(prompt[0], dict):
-            text = self.tokenizer.apply_chat_template(
-                prompt, tokenize=False, add_generation_prompt=True
-            )
-            return [int(t) for t in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
-        return [int(t) for t in prompt]
 
     def _reseed(self, seed: int) -> None:
         if self.scheduler is None:
@@ -264,42 +250,9 @@ def _sampling_params(params: dict[str, Any], final_only: bool) -> Any:
     return SamplingParams(**params, output_kind=kind)
 
 
-def _command(engine: OfflineEngine, name: str) -> Callable[..., dict[str, Any]]:
-    if name not in COMMANDS:
-        raise ValueError(f"unknown command {name!r}; there are {', '.join(COMMANDS)}")
-    method: Callable[..., dict[str, Any]] = getattr(engine, name)
-    return method
-
-
-def _private_stdout() -> Any:
-    """Keep standard output for answers; whatever else writes to it lands in the log."""
-    sys.stdout.flush()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
 def main() -> None:
     """Answer commands until the input ends."""
-    answers = _private_stdout()
-    engine: OfflineEngine | None = None
-    for line in sys.stdin:
-        message = json.loads(line)
-        answer: dict[str, Any]
-        try:
-            if engine is None:
-                engine = OfflineEngine(message["options"])
-                answer = {"result": engine.info()}
-            else:
-                answer = {"result": _command(engine, message.pop("command"))(**message)}
-        # Whatever the engine raises is the caller's answer; the traceback stays in the log.
-        except Exception as error:  # noqa: BLE001
-            traceback.print_exc()
-            answer = {"error": str(error), "kind": type(error).__name__}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        if engine is None:
-            break
+    serve(OfflineEngine)
 
 
 if __name__ == "__main__":

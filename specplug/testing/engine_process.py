@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +36,10 @@ from specplug.testing.engine_protocol import (
 )
 
 #: The modules that host an engine: each runs ``python -m`` and speaks the protocol of this file.
-HOSTS = {"vllm": "specplug.adapters.vllm_v1.offline_engine"}
+HOSTS = {
+    "vllm": "specplug.adapters.vllm_v1.offline_engine",
+    "sglang": "specplug.adapters.sglang_srt.offline_engine",
+}
 
 
 def engine_environment(
@@ -44,25 +48,32 @@ def engine_environment(
     kv_cache_gb: int = 1,
     in_process: bool = True,
     extra: Mapping[str, str] | None = None,
+    engine: str = "vllm",
 ) -> dict[str, str]:
-    """The environment variables under which a vLLM on a CPU is fast, offline and reproducible.
+    """The environment variables under which an engine on a CPU is fast, offline and reproducible.
 
     Args:
         python: the interpreter of the engine; its own ``lib/libiomp5.so`` is preloaded, if there.
         kv_cache_gb: size of the KV cache, GB.
         in_process: run scheduler and worker in one process (faster on few cores) instead of three.
         extra: what else to set.
+        engine: a key of :data:`HOSTS`; the two arguments before ``extra`` are for vLLM only.
     """
     env = dict(os.environ)
+    env.update(
+        HF_HUB_OFFLINE="1",
+        TOKENIZERS_PARALLELISM="false",
+        PYTHONUNBUFFERED="1",
+        # vLLM's top-k log-probabilities and SGLang's repetition penalty are compiled on first use: minutes of gcc.
+        TORCHDYNAMO_DISABLE="1",
+    )
+    if engine == "sglang":
+        # Two threads per operation make each up to thirty times slower where other work runs too.
+        return {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **env, **(extra or {})}
     env.update(
         VLLM_CPU_KVCACHE_SPACE=str(kv_cache_gb),
         VLLM_ENABLE_V1_MULTIPROCESSING="0" if in_process else "1",
         VLLM_NO_USAGE_STATS="1",
-        HF_HUB_OFFLINE="1",
-        TOKENIZERS_PARALLELISM="false",
-        PYTHONUNBUFFERED="1",
-        # The top-k log-probabilities are compiled on first use, which takes a minute of gcc.
-        TORCHDYNAMO_DISABLE="1",
     )
     # Not resolved: a virtual environment's python is a link to one outside of it.
     omp = Path(python).absolute().parent.parent / "lib" / "libiomp5.so"
@@ -74,7 +85,7 @@ def engine_environment(
 
 
 class ManagedProcess:
-    """A subprocess that leads a process group, logs to a file, and never outlives us."""
+    """A subprocess that leads a process group, logs to a file, and never outlives us; nor do its temporary files."""
 
     def __init__(
         self,
@@ -91,10 +102,12 @@ class ManagedProcess:
             os.close(handle)
             log = Path(path)
         self.log = log
+        # Sockets and other files of the processes, which cannot clean up when they are ended.
+        self._scratch = tempfile.mkdtemp(prefix=f"specplug-{name}-")
         with log.open("ab") as sink:
             self.process = subprocess.Popen(
                 list(command),
-                env=dict(env),
+                env={**env, "TMPDIR": self._scratch},
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else sink,
                 stderr=sink,
@@ -135,6 +148,7 @@ class ManagedProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 class EngineProcess:
@@ -172,7 +186,7 @@ class EngineProcess:
         self._buffer = b""
         self._info: dict[str, Any] = {}
         environment = engine_environment(
-            python, kv_cache_gb=kv_cache_gb, in_process=in_process, extra=env
+            python, kv_cache_gb=kv_cache_gb, in_process=in_process, extra=env, engine=engine
         )
         self._managed = ManagedProcess(
             [python, "-P", "-m", HOSTS[engine]], environment, name=name, log=log, piped=True

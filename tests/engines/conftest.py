@@ -20,6 +20,7 @@ import pytest
 from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally
+from .engines import ENGINES, installed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH = 8
@@ -38,19 +39,24 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 METHOD = os.environ.get("SPECPLUG_TEST_METHOD", "specplug.suffix")
 
+#: Files about the other engine cannot be imported here.
+collect_ignore_glob = [
+    f"test_{name}_*.py" for name in ENGINES if importlib.util.find_spec(name) is None
+]
+
 TALLY = pytest.StashKey[Tally]()
 Start = Callable[..., EngineProcess]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Everything here needs the real engine: mark it, and skip it where vLLM is not installed."""
+    """Everything here needs a real engine: mark it with the installed one, and skip it where there is none."""
     here = Path(__file__).parent
-    missing = importlib.util.find_spec("vllm") is None
+    engine = installed()
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.vllm)
-            if missing:
-                item.add_marker(pytest.mark.skip(reason="vLLM is not installed here"))
+            item.add_marker(engine.name if engine else "vllm")
+            if engine is None:
+                item.add_marker(pytest.mark.skip(reason="neither vLLM nor SGLang is installed"))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

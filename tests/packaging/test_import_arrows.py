@@ -69,8 +69,10 @@ ARROWS = {
     "specplug.proposers": _row("specplug.index", "specplug.kernels", "numpy", *BASE),
     "specplug.adapters": _row(),
     "specplug.adapters.common": _row("specplug.session", "specplug.registry", "numpy", *BASE),
+    "specplug.adapters.offline_host": _row(),
     "specplug.adapters.vllm_v1": _row(
-        *("specplug.adapters.common", "specplug.session", "specplug.registry", "specplug.control"),
+        *("specplug.adapters.common", "specplug.adapters.offline_host"),
+        *("specplug.session", "specplug.registry", "specplug.control"),
         *("numpy", *BASE),
         lazily=("vllm", "torch", "specplug.kernels"),
     ),

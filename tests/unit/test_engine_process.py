@@ -130,7 +130,7 @@ def test_refused_options(begin: Begin) -> None:
 
 
 def test_unknown_engine() -> None:
-    with pytest.raises(ValueError, match=r"unknown engine 'lvvm'; there are \['vllm'\]"):
+    with pytest.raises(ValueError, match=r"unknown engine 'lvvm'; there are \['sglang', 'vllm'\]"):
         EngineProcess({}, engine="lvvm")
 
 
