@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from specplug.types import Capabilities, DraftBuffers, IntArray, Observed, Request, TokenArray
+from specplug.types import (
+    Capabilities,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    ProbArray,
+    Request,
+    TokenArray,
+)
 
 
 @runtime_checkable
@@ -63,3 +71,29 @@ class Controller(Protocol):
 
     def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
         """How the last drafts of these slots fared: int32 ``[B]`` each; called for drafted rows only."""
+
+
+@runtime_checkable
+class TrimmingController(Controller, Protocol):
+    """A controller that also looks at the drafts, and cuts them to what pays.
+
+    Only for drafts that are a deterministic function of the past (chains, not drawn): then what is cut is one too.
+    The session refuses it for proposers with ``capabilities.sampled``: drawn tokens must not decide what is proposed.
+    Per step and slot the order is ``plan``, ``trim``, and, when the target has answered, ``compare``, ``observe``.
+    """
+
+    trims: bool
+
+    def begin(self, slot: int, request: Request) -> None:
+        """A request takes ``slot``; what was learned about the one before must be forgotten."""
+
+    def trim(self, slots: IntArray, survival: ProbArray, lengths: IntArray) -> None:
+        """Shorten ``lengths`` (int32 ``[B]``); ``survival`` is that of the draft buffers, float64 ``[B, K]``."""
+
+    def compare(self, slots: IntArray, tested: IntArray, agreed: IntArray) -> None:
+        """What the target said about the offered drafts, cut or not: int32 ``[B]`` each.
+
+        The first ``tested`` tokens of a row's offer could be judged, the first ``agreed`` of them were what the
+        target emitted (``tested`` is ``agreed`` or one more). The target's own token judges one position more than
+        was verified.
+        """

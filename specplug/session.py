@@ -21,9 +21,10 @@ from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, Proposer
 from specplug.stats import SessionStats
+from specplug.steering import Offer, Steering
+from specplug.steering import accepted_tokens as accepted_tokens
 from specplug.types import (
     LENGTH_DTYPE,
-    ROOT,
     SEPARATOR,
     TOKEN_DTYPE,
     Context,
@@ -47,29 +48,7 @@ class _Live:
     slot: int
     known: int
     last_token: int
-    draft: TokenArray | None = None
-    parents: IntArray | None = None
-
-
-def accepted_tokens(draft: TokenArray, parents: IntArray | None, emitted: TokenArray) -> int:
-    """How many of the ``emitted`` tokens the draft had foreseen, from the first one on without a gap.
-
-    Args:
-        draft: int32 ``[n]``, a chain, or the nodes of a tree whose ``parents`` are given.
-        parents: int32 ``[n]`` or None.
-        emitted: int32 ``[m]``, without the token that the target added itself.
-    """
-    if parents is None:
-        reach = min(len(draft), len(emitted))
-        differs = np.flatnonzero(draft[:reach] != emitted[:reach])
-        return int(differs[0]) if len(differs) else reach
-    node = ROOT
-    for depth, token in enumerate(emitted.tolist()):
-        children = np.flatnonzero((parents == node) & (draft == token))
-        if not len(children):
-            return depth
-        node = int(children[0])
-    return len(emitted)
+    offer: Offer | None = None
 
 
 class Session:
@@ -96,12 +75,12 @@ class Session:
     ) -> None:
         self.proposer = proposer
         self.context = context
-        self.controller = controller or FixedLength()
         self.stats = SessionStats()
         self.faulted = False
         if on_fault not in ("disable", "raise"):
             raise InvalidRequestError(f"on_fault must be 'disable' or 'raise', got {on_fault!r}")
         self._raise = on_fault == "raise"
+        self._steering = Steering(controller or FixedLength(), proposer.capabilities, self._raise)
         self._live: OrderedDict[str, _Live] = OrderedDict()
         self._free = list(range(context.max_requests - 1, -1, -1))
         self._buffers = allocate_drafts(
@@ -110,6 +89,11 @@ class Session:
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._live
+
+    @property
+    def controller(self) -> Controller:
+        """What decides how many guesses are worth verifying; one that drafts nothing after a fault of it."""
+        return self._steering.controller
 
     @property
     def live(self) -> int:
@@ -136,6 +120,7 @@ class Session:
         last = int(tokens[-1]) if len(tokens) else SEPARATOR
         self._live[request.request_id] = _Live(request, self.stats.started, slot, len(tokens), last)
         self.stats.started += 1
+        self._steering.begin(slot, request)
         self._guarded("start", slot, request, tokens)
 
     def step(self, request_ids: Sequence[str], histories: Sequence[TokenArray]) -> DraftBuffers:
@@ -168,10 +153,10 @@ class Session:
         out.lengths[:] = 0
         if rows and not self.faulted:
             ceilings = np.zeros(rows, LENGTH_DTYPE)
-            self._plan(slots, limits, ceilings)
+            self._steering.plan(slots, limits, ceilings)
             self._guarded("propose", slots, ceilings, out)
             self._make_safe(live, ceilings, out)
-        self._settle(live, out)
+        self._settle(live, out, self._steering.trim(slots, out))
         return out
 
     def finish(self, request_id: str, keep: bool = True) -> bool:
@@ -253,22 +238,15 @@ class Session:
 
     def _judge(self, live: list[_Live], offsets: NDArray[np.int64], tokens: TokenArray) -> None:
         """Count accepted drafts: what the emitted tokens share with the draft, the target's own token excluded."""
-        judged: list[tuple[int, int, int]] = []
+        judged: list[tuple[int, Offer, TokenArray]] = []
         for row, entry in enumerate(live):
             new = tokens[offsets[row] : offsets[row + 1]]
             self.stats.emitted += len(new)
-            if entry.draft is not None:
-                accepted = accepted_tokens(entry.draft, entry.parents, new[:-1])
-                judged.append((entry.slot, len(entry.draft), accepted))
-                entry.draft = entry.parents = None
+            if entry.offer is not None:
+                judged.append((entry.slot, entry.offer, new))
+                entry.offer = None
         if judged:
-            slots, drafted, accepted_counts = np.array(judged, LENGTH_DTYPE).T
-            self.stats.accepted += int(accepted_counts.sum())
-            self.controller.observe(slots, drafted, accepted_counts)
-
-    def _plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
-        self.controller.plan(slots, limits, ceilings)
-        np.clip(ceilings, 0, limits, out=ceilings)
+            self.stats.accepted += self._steering.judge(judged)
 
     def _limit(self, entry: _Live) -> int:
         """Draft tokens that could still be of use: the model's length, the output limit and the request's own wish.
@@ -312,16 +290,20 @@ class Session:
                     out.lengths[row] = node
                     break
 
-    def _settle(self, live: list[_Live], out: DraftBuffers) -> None:
+    def _settle(self, live: list[_Live], out: DraftBuffers, offered: IntArray) -> None:
         """Remember what was drafted, to judge it when the next tokens are known."""
         lengths = out.lengths.tolist()
-        for row, (entry, length) in enumerate(zip(live, lengths, strict=True)):
-            entry.draft = out.tokens[row, :length].copy() if length else None
-            if length and out.parents is not None:
-                entry.parents = out.parents[row, :length].copy()
+        for row, (entry, length, most) in enumerate(
+            zip(live, lengths, offered.tolist(), strict=True)
+        ):
+            entry.offer = None
+            if most:
+                parents = None if out.parents is None else out.parents[row, :length].copy()
+                entry.offer = Offer(out.tokens[row, :most].copy(), parents, length)
         self.stats.steps += 1
         self.stats.rows += len(live)
         self.stats.drafted_rows += sum(length > 0 for length in lengths)
+        self.stats.offered += int(offered.sum())
         self.stats.drafted += sum(lengths)
 
     def _view(self, rows: int) -> DraftBuffers:

@@ -13,6 +13,7 @@ class SessionStats:
         steps: calls of ``Session.step``.
         rows: request-steps, the sum of the batch sizes.
         drafted_rows: request-steps that got at least one draft token.
+        offered: draft tokens that the proposer wrote, before the controller cut them.
         drafted: draft tokens handed to the engine.
         accepted: draft tokens that turned out to be what the target emitted.
         emitted: tokens observed after the start of their request.
@@ -26,6 +27,7 @@ class SessionStats:
     steps: int = 0
     rows: int = 0
     drafted_rows: int = 0
+    offered: int = 0
     drafted: int = 0
     accepted: int = 0
     emitted: int = 0

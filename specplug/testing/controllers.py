@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -10,13 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specplug.errors import SettingsError, did_you_mean
-from specplug.protocols import Controller
+from specplug.protocols import Controller, TrimmingController
 from specplug.testing.lawcheck import check_random_law
 from specplug.testing.properties import explore_examples
 from specplug.testing.report import ConformanceError, Outcome, Report
 from specplug.testing.toys import ConstantProposer, CopyProposer
 from specplug.testing.watch import PATTERN, ContractError
-from specplug.types import LENGTH_DTYPE, Capabilities, IntArray
+from specplug.types import LENGTH_DTYPE, Capabilities, IntArray, ProbArray, Request
 
 ControllerFactory = Callable[[], Controller]
 
@@ -29,7 +30,34 @@ class WatchedController:
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
+        self.trims = bool(getattr(controller, "trims", False))
         self._name = type(controller).__name__
+
+    def begin(self, slot: int, request: Request) -> None:
+        """Passed on to a controller that has it."""
+        if hasattr(self.controller, "begin"):
+            self.controller.begin(slot, request)
+
+    def trim(self, slots: IntArray, survival: ProbArray, lengths: IntArray) -> None:
+        """As the protocol says; raises :class:`ContractError` where a draft grows or an input changes."""
+        assert isinstance(self.controller, TrimmingController)
+        given, before = (slots.copy(), survival.copy()), lengths.copy()
+        self.controller.trim(given[0], given[1], lengths)
+        self._unchanged("trim", given, (slots, survival))
+        for row, (length, offered) in enumerate(
+            zip(lengths.tolist(), before.tolist(), strict=True)
+        ):
+            if not 0 <= length <= offered:
+                raise ContractError(
+                    f"{self._name}.trim, row {row} (slot {slots[row]}): length {length}, expected 0 to {offered}"
+                )
+
+    def compare(self, slots: IntArray, tested: IntArray, agreed: IntArray) -> None:
+        """As the protocol says."""
+        assert isinstance(self.controller, TrimmingController)
+        given = slots.copy(), tested.copy(), agreed.copy()
+        self.controller.compare(*given)
+        self._unchanged("compare", given, (slots, tested, agreed))
 
     def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
         """As the protocol says; raises :class:`ContractError` where the controller does not keep to it."""
@@ -54,9 +82,11 @@ class WatchedController:
         self.controller.observe(*given)
         self._unchanged("observe", given, (slots, drafted, accepted))
 
-    def _unchanged(self, method: str, now: Sequence[IntArray], before: Sequence[IntArray]) -> None:
+    def _unchanged(
+        self, method: str, now: Sequence[NDArray[Any]], before: Sequence[NDArray[Any]]
+    ) -> None:
         for index, (a, b) in enumerate(zip(now, before, strict=True)):
-            if not np.array_equal(a, b):
+            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
                 raise ContractError(
                     f"{self._name}.{method} changed its argument number {index + 1}"
                 )
@@ -125,24 +155,37 @@ def _limits(factory: ControllerFactory, examples: int) -> None:
         controller = WatchedController(factory())
         for step in steps:
             slots, limits = _array([r[0] for r in step]), _array([r[1] for r in step])
-            ceilings = np.zeros(len(step), LENGTH_DTYPE)
-            controller.plan(slots, limits, ceilings)
-            drafted = np.flatnonzero(ceilings)
-            accepted = [int(ceilings[i] * step[i][2]) for i in drafted]
-            if len(drafted):
-                controller.observe(slots[drafted], ceilings[drafted], _array(accepted))
+            _one_step(controller, slots, limits, [r[2] for r in step])
 
     within()
 
 
+def _one_step(
+    controller: WatchedController, slots: IntArray, limits: IntArray, shares: Sequence[float]
+) -> IntArray:
+    """Lengths of one step in which all is offered with even odds and that share of every offer is right."""
+    lengths = np.zeros(len(slots), LENGTH_DTYPE)
+    controller.plan(slots, limits, lengths)
+    if controller.trims:
+        offered = lengths.copy()
+        controller.trim(slots, np.tile(0.5 ** np.arange(1, 10), (len(slots), 1)), lengths)
+        right = (offered * np.array(shares)).astype(LENGTH_DTYPE)
+        agreed = np.minimum(right, lengths + 1)
+        tested = np.minimum(agreed + 1, np.minimum(offered, lengths + 1))
+        asked = np.flatnonzero(offered)
+        if len(asked):
+            controller.compare(slots[asked], tested[asked].astype(LENGTH_DTYPE), agreed[asked])
+    drafted = np.flatnonzero(lengths)
+    if len(drafted):
+        accepted = np.minimum(lengths, (limits * np.array(shares)).astype(LENGTH_DTYPE))
+        controller.observe(slots[drafted], lengths[drafted], accepted[drafted])
+    return lengths
+
+
 def _serve(controller: WatchedController, share: float, steps: int) -> Iterator[int]:
-    """The ceilings of one request of which that share of every draft is accepted."""
-    slot, limit, ceiling = _array([0]), _array([8]), _array([0])
+    """The draft lengths of one request of which that share of every draft is accepted."""
     for _ in range(steps):
-        controller.plan(slot, limit, ceiling)
-        yield int(ceiling[0])
-        if ceiling[0]:
-            controller.observe(slot, ceiling.copy(), _array([int(ceiling[0] * share)]))
+        yield int(_one_step(controller, _array([0]), _array([8]), [share])[0])
 
 
 def _recovery(factory: ControllerFactory, examples: int) -> None:
@@ -162,16 +205,10 @@ def _recovery(factory: ControllerFactory, examples: int) -> None:
 def _starvation(factory: ControllerFactory, examples: int) -> None:
     """A request whose drafts are all accepted is drafted for, whatever the others do."""
     controller = WatchedController(factory())
-    slots, limits = _array([0, 1, 2]), _array([8, 8, 8])
     seen = 0
     for _ in range(STRETCH):
-        ceilings = _array([0, 0, 0])
-        controller.plan(slots, limits, ceilings)
-        seen = max(seen, int(ceilings[0]))
-        drafted = np.flatnonzero(ceilings)
-        if len(drafted):
-            accepted = np.where(drafted == 0, ceilings[drafted], 0).astype(LENGTH_DTYPE)
-            controller.observe(slots[drafted], ceilings[drafted], accepted)
+        lengths = _one_step(controller, _array([0, 1, 2]), _array([8, 8, 8]), [1.0, 0.0, 0.0])
+        seen = max(seen, int(lengths[0]))
     if not seen:
         raise ContractError(f"a request whose drafts are all accepted got none in {STRETCH} steps")
 

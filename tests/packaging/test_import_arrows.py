@@ -58,8 +58,14 @@ ARROWS = {
     "specplug.index": _row("specplug.kernels", "numpy", *BASE),
     "specplug.control": _row("numpy", *BASE),
     "specplug.registry": _row(*BASE),
+    "specplug.steering": _row("specplug.control", "numpy", *BASE),
     "specplug.session": _row(
-        "specplug.registry", "specplug.verify", "specplug.control", "numpy", *BASE
+        "specplug.steering",
+        "specplug.registry",
+        "specplug.verify",
+        "specplug.control",
+        "numpy",
+        *BASE,
     ),
     "specplug.testing": _row(
         *("specplug.session", "specplug.registry", "specplug.verify", "specplug.reference"),

@@ -308,6 +308,7 @@ def test_the_counters_of_a_known_run(session: Session, proposer: Any) -> None:
         "steps": 3,
         "rows": 5,
         "drafted_rows": 2,
+        "offered": 4,
         "drafted": 4,
         "accepted": 3,
         "emitted": 6,

@@ -41,6 +41,7 @@ def test_the_dictionary_holds_every_counter_and_ratio() -> None:
         "steps": 7,
         "rows": 10,
         "drafted_rows": 4,
+        "offered": 0,
         "drafted": 12,
         "accepted": 6,
         "emitted": 16,

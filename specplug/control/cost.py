@@ -1,0 +1,254 @@
+"""How long a whole engine step takes, learned from the steps themselves.
+
+The model is ``seconds = scale * (f(tokens) + a * context + b * requests)``, where ``f`` is piecewise linear with a
+knot at every power of two, so that the flat part of a memory-bound engine, the knee and the slope of a compute-bound
+one all fit. It is a Bayesian linear regression on steps divided by the plain step: prior mean (a seed, or a gentle
+slope), prior precision, discounted sufficient statistics. Each observation counts less the farther it lies off, in
+units that include how little is known there (full weight within 2 of them, then falling with the square of the
+distance, so that a slow step pulls less than a slightly slow one; as in Holland and Welsch, "Robust regression using
+iteratively reweighted least-squares", 1977).
+
+``scale`` follows the machine's speed quickly; it changes no decision, because goodput compares steps of one machine.
+Where the engine pads to captured shapes (CUDA graphs), tokens are counted after padding, so the cost has steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.control.costfile import KNOTS, CostSeed
+
+FloatArray = NDArray[np.float64]
+log = logging.getLogger("specplug")
+
+_N = len(KNOTS)
+_CONTEXT_UNIT = 10_000.0
+_REQUEST_UNIT = 100.0
+
+#: Slope per token of an engine of which nothing is known, as a fraction of its plain step; and how sure that is.
+PRIOR_SLOPE, PRIOR_SLOPE_SD = 0.02, 0.03
+
+#: Discount of old steps; relative noise that is assumed at first.
+_MEMORY, _NOISE = 0.998, 0.1
+
+#: Steps before the first fit; steps after which all is fitted anew (the first steps of an engine are slow ones);
+#: steps between two fits later on.
+_WARM_UP, _AGAIN, _EVERY = 4, (16, 48), 8
+
+
+#: Steps whose median tells whether the machine changed its speed.
+_SHIFT = 8
+
+
+class StepFacts(NamedTuple):
+    """One engine step, as an adapter saw it.
+
+    Attributes:
+        seconds: how long it took, from the start of one step to the start of the next, waiting for work excluded.
+        tokens: in the forward pass: of the decoding requests, their drafts and prefill.
+        requests: in the batch.
+        context: tokens of all these requests together, in the key-value cache.
+        prefill: prompt tokens among ``tokens``.
+        host: seconds in our own code, part of ``seconds``.
+    """
+
+    seconds: float
+    tokens: int
+    requests: int
+    context: int = 0
+    prefill: int = 0
+    host: float = 0.0
+
+
+class CostModel:
+    """See the module. ``observe`` costs some microseconds, a fit (every eighth step) some tens.
+
+    Args:
+        captured: ascending token counts to which the engine pads; above the largest there is no padding.
+        seed: what is known beforehand.
+    """
+
+    def __init__(self, captured: Sequence[int] = (), seed: CostSeed | None = None) -> None:
+        self.captured: NDArray[np.int64] = np.array(sorted(set(captured)), np.int64)
+        self.scale = math.nan  # seconds of a plain step; unknown before the first ones
+        self.steps = 0
+        self.rejected = 0
+        self.largest = 0
+        self.noise = _NOISE
+        self._mean, self._precision = _prior(seed)
+        self._a = np.zeros((_N + 2, _N + 2))
+        self._b = np.zeros(_N + 2)
+        self._theta = self._mean.copy()
+        self._covariance = np.linalg.inv(self._precision) * _NOISE**2
+        self._first: list[StepFacts] = []
+        self._recent: list[float] = []
+        self._values = np.zeros(0)
+        self._table = np.zeros(0)
+        self._strange = 0
+        self._tabulate()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a step was measured; before that only ratios mean something."""
+        return not math.isnan(self.scale)
+
+    def observe(self, facts: StepFacts) -> None:
+        """Learn from a step. Impossible ones (no time, no tokens, a clock that jumped) are left out and counted."""
+        if not self._possible(facts):
+            self.rejected += 1
+            if self.rejected == 1:
+                log.warning(
+                    "specplug: a step of %r seconds with %d tokens is left out of the cost model",
+                    facts.seconds,
+                    facts.tokens,
+                )
+            return
+        self.steps += 1
+        if self.steps <= _AGAIN[-1]:
+            self._first.append(facts)
+            if self.steps == _WARM_UP or self.steps in _AGAIN:
+                self._start()
+                return
+            if not self.ready:
+                return
+        self._add(facts)
+        if self.steps % _EVERY == 0 or self.steps < 4 * _EVERY:
+            self._fit()
+
+    def seconds(self, tokens: int, requests: int, context: int = 0) -> float:
+        """Expected duration of one step; in units of a plain step before :attr:`ready`."""
+        value = float(self.table(tokens, 0, requests, context)[0])
+        return value * (self.scale if self.ready else 1.0)
+
+    def table(self, base: int, most: int, requests: int, context: int = 0) -> FloatArray:
+        """Relative cost of steps with ``base``, ``base + 1``, ..., ``base + most`` tokens: float64 ``[most + 1]``."""
+        end = base + most + 1
+        if end > len(self._table):
+            self._tabulate(max(end, 2 * len(self._table)))
+        rest = (
+            self._theta[_N] * context / _CONTEXT_UNIT
+            + self._theta[_N + 1] * requests / _REQUEST_UNIT
+        )
+        return np.maximum(self._table[base:end] + max(0.0, float(rest)), 0.05)
+
+    def shape(self) -> tuple[list[int], list[float]]:
+        """Token counts and the relative cost of a step with so many: what a seed holds."""
+        return list(KNOTS), self._values.tolist()
+
+    def _possible(self, facts: StepFacts) -> bool:
+        if not (math.isfinite(facts.seconds) and facts.seconds > 1e-7 and facts.tokens > 0):
+            return False
+        if self.ready and facts.seconds > 20 * self.seconds(
+            facts.tokens, facts.requests, facts.context
+        ):
+            # A clock that jumped, or a machine that slept; if it goes on like that it is the truth.
+            self._strange += 1
+            return self._strange > 3
+        self._strange = 0
+        return True
+
+    def _start(self) -> None:
+        """Fit what was seen so far from the prior on; the newer half decides what a plain step takes."""
+        self._theta = self._mean.copy()
+        self._covariance = np.linalg.inv(self._precision) * _NOISE**2
+        self._a[:], self._b[:], self.noise = 0.0, 0.0, _NOISE
+        self._tabulate()
+        newer = self._first[len(self._first) // 2 :]
+        shapes = [self.table(f.tokens, 0, f.requests, f.context)[0] for f in newer]
+        self.scale = float(np.median([f.seconds / s for f, s in zip(newer, shapes, strict=True)]))
+        for facts in self._first:
+            self._add(facts)
+        if self.steps >= _AGAIN[-1]:
+            self._first.clear()
+        self._fit()
+
+    def _add(self, facts: StepFacts) -> None:
+        x = self._features(facts)
+        expected = max(0.05, float(x @ self._theta))
+        y = facts.seconds / self.scale
+        uncertain = self.noise**2 + float(x @ self._covariance @ x) / expected**2
+        off = (y - expected) / expected
+        far = abs(off) / math.sqrt(uncertain)
+        weight = min(1.0, 2.0 / far) ** 2 if far > 0 else 1.0
+        self.noise += 0.02 * (min(abs(off), 3 * self.noise) * 1.25 - self.noise)
+        self.noise = min(max(self.noise, 0.01), 0.5)
+        self.scale *= math.exp(0.02 * max(-0.2, min(0.2, off)))
+        self._recent.append(math.log(y / expected))
+        if len(self._recent) == _SHIFT:
+            # The whole machine became faster or slower: that is no reason to doubt the shape.
+            middle = float(np.median(self._recent))
+            if abs(middle) > 0.5:
+                self.scale *= math.exp(middle)
+                y *= math.exp(-middle)
+            self._recent.clear()
+        weight /= expected**2  # errors are relative
+        self._a = _MEMORY * self._a + weight * np.outer(x, x)
+        self._b = _MEMORY * self._b + weight * y * x
+        self.largest = max(int(self.largest * 0.9995), facts.tokens)
+
+    def _fit(self) -> None:
+        matrix = self._a + self._precision
+        inverse = np.linalg.inv(matrix)
+        self._theta = inverse @ (self._b + self._precision @ self._mean)
+        self._covariance = inverse * self.noise**2
+        self._tabulate()
+
+    def _features(self, facts: StepFacts) -> FloatArray:
+        tokens = self._padded(np.array([facts.tokens]))[0]
+        x = np.empty(_N + 2)
+        x[:_N] = _basis(float(tokens))
+        x[_N] = facts.context / _CONTEXT_UNIT
+        x[_N + 1] = facts.requests / _REQUEST_UNIT
+        return x
+
+    def _padded(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        if not len(self.captured):
+            return tokens
+        place = np.searchsorted(self.captured, tokens)
+        inside = place < len(self.captured)
+        return np.where(inside, self.captured[np.minimum(place, len(self.captured) - 1)], tokens)
+
+    def _tabulate(self, size: int = 0) -> None:
+        size = max(size, len(self._table), 1024)
+        values = _BASIS @ self._theta[:_N]
+        # Noise must not make a longer step look cheaper than a shorter one.
+        self._values = np.maximum(np.maximum.accumulate(values), 0.05)
+        tokens = np.arange(size)
+        if self.captured.size:
+            tokens = self._padded(tokens)
+        self._table = np.interp(tokens, KNOTS, self._values)
+
+
+def _basis(tokens: float) -> FloatArray:
+    """1, tokens, and how far tokens exceed each inner knot."""
+    row = np.empty(_N)
+    row[0], row[1] = 1.0, tokens - 1.0
+    row[2:] = np.maximum(0.0, tokens - _INNER)
+    return row
+
+
+_INNER = np.array(KNOTS[1:-1], np.float64)
+_BASIS = np.array([_basis(float(k)) for k in KNOTS])
+
+
+def _prior(seed: CostSeed | None) -> tuple[FloatArray, FloatArray]:
+    """Mean and precision (noise variance 1 times _NOISE**2) of the weights."""
+    mean = np.zeros(_N + 2)
+    mean[0], mean[1] = 1.0, PRIOR_SLOPE
+    if seed is not None:
+        mean[:_N] = np.linalg.solve(_BASIS, np.array(seed.relative))
+    sd = np.empty(_N + 2)
+    sd[0], sd[1] = 0.3, PRIOR_SLOPE_SD
+    # Beyond its knee a step costs in proportion to its tokens: there the slope changes by about 1 / knee.
+    sd[2:_N] = 0.5 / _INNER
+    sd[_N], sd[_N + 1] = 0.05, 0.1
+    if seed is not None:
+        sd[1:_N] = np.minimum(sd[1:_N], 0.25 * np.abs(mean[1:_N]) + 0.05 / KNOTS[1])
+        sd[2:_N] = np.minimum(sd[2:_N], 0.25 * np.abs(mean[2:_N]) + 0.1 / _INNER)
+    return mean, np.diag((_NOISE / sd) ** 2)

@@ -1,0 +1,129 @@
+"""The last decisions of a controller, with what became of them: a ring of plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Why a step drafted what it did.
+REASONS = (
+    "plan",  # the plan that pays most
+    "nothing offered",  # no proposer had anything to say
+    "does not pay",  # every draft would have cost more than it was expected to bring
+    "probe",  # drafted to find out
+    "cautious",  # drafts cost more than predicted, lately
+    "resting",  # proposing itself costs more host time than it brings
+)
+
+DECISION: np.dtype[Any] = np.dtype(
+    [
+        ("step", np.int64),
+        ("rows", np.int32),
+        ("offered", np.int32),
+        ("drafted", np.int32),
+        ("expected", np.float64),
+        ("accepted", np.int32),
+        ("ratio", np.float64),
+        ("predicted", np.float64),
+        ("measured", np.float64),
+        ("reason", np.int8),
+    ]
+)
+
+
+class Decisions:
+    """A ring buffer of :data:`DECISION`, and totals since the start.
+
+    Attributes:
+        step: decisions so far.
+        totals: sums over all decisions of ``offered``, ``drafted``, ``accepted`` (tokens), ``expected`` (tokens),
+            ``predicted`` and ``measured`` (seconds, over the steps for which both are known).
+    """
+
+    def __init__(self, capacity: int = 1024) -> None:
+        self._ring: NDArray[Any] = np.zeros(capacity, DECISION)
+        self.step = 0
+        self.totals = {
+            "offered": 0.0,
+            "drafted": 0.0,
+            "accepted": 0.0,
+            "expected": 0.0,
+            "predicted": 0.0,
+            "measured": 0.0,
+        }
+        self.reasons = [0] * len(REASONS)
+
+    def add(
+        self,
+        *,
+        rows: int,
+        offered: int,
+        drafted: int,
+        expected: float,
+        ratio: float,
+        predicted: float,
+        reason: str,
+    ) -> None:
+        """Note a decision; what it came to is added by :meth:`accepted` and :meth:`measured`."""
+        number = REASONS.index(reason)
+        self._ring[self.step % len(self._ring)] = (
+            self.step,
+            rows,
+            offered,
+            drafted,
+            expected,
+            0,
+            ratio,
+            predicted,
+            np.nan,
+            number,
+        )
+        self.step += 1
+        self.reasons[number] += 1
+        self.totals["offered"] += offered
+        self.totals["drafted"] += drafted
+        self.totals["expected"] += expected
+
+    def accepted(self, tokens: int) -> None:
+        """Drafts of the last decision that were accepted."""
+        if self.step:
+            self._ring[(self.step - 1) % len(self._ring)]["accepted"] += tokens
+            self.totals["accepted"] += tokens
+
+    def measured(self, seconds: float) -> None:
+        """How long the step took that verified the last decision."""
+        if not self.step:
+            return
+        last = self._ring[(self.step - 1) % len(self._ring)]
+        last["measured"] = seconds
+        if np.isfinite(last["predicted"]):
+            self.totals["predicted"] += float(last["predicted"])
+            self.totals["measured"] += seconds
+
+    def last(self, most: int | None = None) -> NDArray[Any]:
+        """The newest decisions, oldest first: structured array of :data:`DECISION`."""
+        count = min(self.step, len(self._ring))
+        if most is not None:
+            count = min(count, most)
+        return self._ring[(np.arange(count) + self.step - count) % len(self._ring)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Totals and how often each reason held, as plain values."""
+        counts = dict(zip(REASONS, self.reasons, strict=True))
+        return {
+            "decisions": self.step,
+            **self.totals,
+            "reasons": {reason: count for reason, count in counts.items() if count},
+        }
+
+    def write(self, path: str) -> None:
+        """The ring as a CSV file with a header, for a plot or a spreadsheet."""
+        lines = [",".join(DECISION.names or ())]
+        for row in self.last():
+            values = list(row.item())
+            values[-1] = REASONS[values[-1]]
+            lines.append(",".join(str(value) for value in values))
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")

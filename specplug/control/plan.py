@@ -1,0 +1,130 @@
+"""How the drafts of a step are spent: pure functions of chances and costs.
+
+Throughput: maximise goodput, the expected tokens per expected second (Liu et al. 2024, "Optimizing speculative
+decoding for serving large language models using goodput", arXiv 2406.14066), over the number of draft tokens of each
+row. For a given total the best choice is the tokens of greatest survival, since survival never rises along a draft;
+so one sort and a look at every total gives the exact optimum for *any* cost that depends on the total, convex,
+concave or in steps.
+
+Latency: minimise the mean expected time per output token of the requests, ``cost * mean(1 / expected tokens)``. The
+gain of a row's next token in that mean never rises either, so the same holds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.types import IntArray
+
+FloatArray = NDArray[np.float64]
+
+
+class Plan(NamedTuple):
+    """What was decided for one step.
+
+    Attributes:
+        lengths: int32 ``[B]``, draft tokens of each row.
+        total: their sum.
+        expected: tokens that the drafts are expected to add.
+        ratio: expected goodput (or speed) against no drafts.
+    """
+
+    lengths: IntArray
+    total: int
+    expected: float
+    ratio: float
+
+
+def gains_for_throughput(survival: FloatArray) -> FloatArray:
+    """What each token adds to the number of tokens of the step: its survival."""
+    return survival
+
+
+def gains_for_latency(survival: FloatArray) -> FloatArray:
+    """What each token takes from the sum over rows of ``1 / expected tokens``: float64 ``[B, K]``."""
+    tokens = 1.0 + np.cumsum(survival, axis=1)
+    before = np.empty_like(tokens)
+    before[:, 0] = 1.0
+    before[:, 1:] = tokens[:, :-1]
+    return np.asarray(1.0 / before - 1.0 / tokens)
+
+
+def spend(
+    survival: FloatArray,
+    costs: FloatArray,
+    *,
+    margin: float = 0.0,
+    latency: bool = False,
+    most_cost: float = np.inf,
+) -> Plan:
+    """The best lengths for one step.
+
+    Args:
+        survival: float64 ``[B, K]``, not rising along rows; 0 behind the end of a row's draft.
+        costs: float64 ``[N + 1]``, cost of the step with 0, 1, ... N draft tokens; N caps the total.
+        margin: how much better than no drafts the plan must be, as a fraction, lest nothing be drafted.
+        latency: minimise the mean time per output token instead of maximising tokens per time.
+        most_cost: steps that cost more are not considered, except without drafts.
+
+    Complexity: O(M log M) for M positions with a gain.
+    """
+    rows = len(survival)
+    gains = gains_for_latency(survival) if latency else survival
+    flat = gains.ravel()
+    order = np.sort(flat[flat > 0.0])[::-1]
+    count = min(len(order), len(costs) - 1)
+    if count == 0 or rows == 0:
+        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
+    value = np.cumsum(order[:count])
+    spent = costs[1 : count + 1]
+    if latency:
+        ratio = (rows * costs[0]) / (spent * np.maximum(rows - value, 1e-12))
+    else:
+        ratio = (rows + value) * (costs[0] / (rows * spent))
+    if np.isfinite(most_cost):
+        ratio[spent > most_cost] = 0.0
+    best = int(np.argmax(ratio))
+    if ratio[best] < 1.0 + margin:
+        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
+    lengths = _first(gains, order[best], best + 1)
+    inside = np.arange(survival.shape[1]) < lengths[:, None]
+    return Plan(lengths, best + 1, float(survival[inside].sum()), float(ratio[best]))
+
+
+def spend_uniform(
+    survival: FloatArray, costs: FloatArray, actions: tuple[int, ...], *, margin: float = 0.0
+) -> Plan:
+    """The best *common* length out of ``actions``, for engines that verify the same number for every row.
+
+    Args:
+        survival: float64 ``[B, K]``.
+        costs: float64 ``[N + 1]``, as for :func:`spend`; rows are padded, so a length costs it for every row.
+        actions: lengths, 0 among them or not; 0 is always allowed.
+        margin: as for :func:`spend`.
+    """
+    rows, width = survival.shape
+    best = Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
+    for length in sorted(set(actions)):
+        total = length * rows
+        if not 0 < length <= width or total >= len(costs) or rows == 0:
+            continue
+        expected = float(survival[:, :length].sum())
+        ratio = (rows + expected) / rows * costs[0] / costs[total]
+        if ratio > max(best.ratio, 1.0 + margin):
+            best = Plan(np.full(rows, length, np.int32), total, expected, float(ratio))
+    return best
+
+
+def _first(gains: FloatArray, least: float, total: int) -> IntArray:
+    """Per row how many of the ``total`` greatest gains it holds; ties go to earlier rows."""
+    above = (gains > least).sum(axis=1)
+    missing = total - int(above.sum())
+    lengths: IntArray = above.astype(np.int32)
+    if missing:
+        equal = (gains == least).sum(axis=1)
+        room = np.minimum(equal, np.maximum(0, missing - (np.cumsum(equal) - equal)))
+        lengths += room.astype(np.int32)
+    return lengths

@@ -1,0 +1,145 @@
+"""What the session does with a controller: plans within the limits, cuts drafts, and tells how they fared."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from specplug.control.fixed import FixedLength
+from specplug.errors import InvalidRequestError
+from specplug.protocols import Controller, TrimmingController
+from specplug.types import (
+    LENGTH_DTYPE,
+    ROOT,
+    Capabilities,
+    DraftBuffers,
+    IntArray,
+    Request,
+    TokenArray,
+)
+
+log = logging.getLogger("specplug")
+
+
+class Offer(NamedTuple):
+    """What was drafted for a request in a step.
+
+    Attributes:
+        tokens: int32 ``[n]``, all that the proposer wrote.
+        parents: int32 ``[n]`` of a tree, or None.
+        verified: how many of them went to the engine; the rest was cut.
+    """
+
+    tokens: TokenArray
+    parents: IntArray | None
+    verified: int
+
+
+def accepted_tokens(draft: TokenArray, parents: IntArray | None, emitted: TokenArray) -> int:
+    """How many of the ``emitted`` tokens the draft had foreseen, from the first one on without a gap.
+
+    Args:
+        draft: int32 ``[n]``, a chain, or the nodes of a tree whose ``parents`` are given.
+        parents: int32 ``[n]`` or None.
+        emitted: int32 ``[m]``, without the token that the target added itself.
+    """
+    if parents is None:
+        reach = min(len(draft), len(emitted))
+        differs = np.flatnonzero(draft[:reach] != emitted[:reach])
+        return int(differs[0]) if len(differs) else reach
+    node = ROOT
+    for depth, token in enumerate(emitted.tolist()):
+        children = np.flatnonzero((parents == node) & (draft == token))
+        if not len(children):
+            return depth
+        node = int(children[0])
+    return len(emitted)
+
+
+class Steering:
+    """A controller, held to its limits; an exception in it costs the drafts from then on, never a request.
+
+    Args:
+        controller: the controller.
+        capabilities: of the proposer that it steers.
+        raise_faults: let exceptions through (for tests).
+
+    Raises:
+        InvalidRequestError: a controller that cuts drafts, for a proposer whose drafts must not be cut.
+    """
+
+    def __init__(
+        self, controller: Controller, capabilities: Capabilities, raise_faults: bool
+    ) -> None:
+        self.controller = controller
+        self.faults = 0
+        self._raise = raise_faults
+        self._trimming: TrimmingController | None = None
+        if getattr(controller, "trims", False):
+            if capabilities.sampled or capabilities.trees:
+                raise InvalidRequestError(
+                    f"{type(controller).__name__} cuts drafts after they are made, which is allowed for deterministic "
+                    "chains only; build it with trims=False for this proposer"
+                )
+            assert isinstance(controller, TrimmingController)
+            self._trimming = controller
+
+    def begin(self, slot: int, request: Request) -> None:
+        """A request takes a slot."""
+        if hasattr(self.controller, "begin"):
+            self._guarded("begin", slot, request)
+
+    def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
+        """The ceilings of a step, within 0 and ``limits`` whatever the controller writes."""
+        if not self._guarded("plan", slots, limits, ceilings):
+            ceilings[:] = 0
+        np.clip(ceilings, 0, limits, out=ceilings)
+
+    def trim(self, slots: IntArray, out: DraftBuffers) -> IntArray:
+        """Let the controller shorten the drafts; returns how long they were: int32 ``[B]``."""
+        offered = out.lengths.copy()
+        if self._trimming is not None:
+            if not self._guarded("trim", slots, out.survival, out.lengths):
+                out.lengths[:] = 0
+            np.clip(out.lengths, 0, offered, out=out.lengths)
+        return offered
+
+    def judge(self, judged: list[tuple[int, Offer, TokenArray]]) -> int:
+        """Tell the controller about slots, what was offered and what was emitted; returns accepted draft tokens."""
+        fared: list[tuple[int, int, int]] = []
+        compared: list[tuple[int, int, int]] = []
+        for slot, offer, new in judged:
+            if offer.verified:
+                draft = offer.tokens[: offer.verified]
+                accepted = accepted_tokens(draft, offer.parents, new[:-1])
+                fared.append((slot, offer.verified, accepted))
+            if self._trimming is not None:
+                # The target's own token judges the next position of the offer, although it was not verified.
+                reach = min(len(offer.tokens), len(new))
+                agreed = accepted_tokens(offer.tokens[:reach], None, new[:reach])
+                compared.append((slot, min(agreed + 1, reach), agreed))
+        if compared:
+            self._guarded("compare", *np.array(compared, LENGTH_DTYPE).T.copy())
+        if fared:
+            slots, drafted, accepted_counts = np.array(fared, LENGTH_DTYPE).T.copy()
+            self._guarded("observe", slots, drafted, accepted_counts)
+        return sum(accepted for _, _, accepted in fared)
+
+    def _guarded(self, method: str, *arguments: object) -> bool:
+        try:
+            getattr(self.controller, method)(*arguments)
+        except Exception:  # whatever a controller raises, the engine must go on
+            if self._raise:
+                raise
+            self.faults += 1
+            log.exception(
+                "specplug: controller %s failed in %s(); answers are not affected, "
+                "but nothing is drafted from now on",
+                type(self.controller).__name__,
+                method,
+            )
+            self.controller, self._trimming = FixedLength(0), None
+            return False
+        return True

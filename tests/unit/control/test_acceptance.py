@@ -1,0 +1,117 @@
+"""The acceptance model: what it learns, how fast, and that lies and nonsense do it no harm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from specplug.control.acceptance import HIGHEST, LOWEST, AcceptanceModel
+from specplug.types import LENGTH_DTYPE, Request
+
+
+def array(*values: int) -> np.ndarray:
+    return np.array(values, LENGTH_DTYPE)
+
+
+def serve(model: AcceptanceModel, claimed: float, true: float, steps: int, seed: int = 0) -> None:
+    """Drafts of eight tokens, each claimed to be accepted with one chance, and accepted with another."""
+    coins = np.random.default_rng(seed)
+    chances = np.full((1, 8), claimed)
+    for _ in range(steps):
+        agreed = int(np.argmax(np.append(coins.random(8) >= true, True)))
+        model.learn(array(0), chances, array(min(agreed + 1, 8)), array(agreed))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "true"), [(0.9, 0.1), (0.2, 0.8), (0.99, 0.5), (0.5, 0.5), (0.95, 0.95)]
+)
+def test_the_corrected_chance_comes_near_the_true_one(claimed: float, true: float) -> None:
+    model = AcceptanceModel(1, 8)
+    serve(model, claimed, true, 100)
+    found = []
+    for seed in range(
+        1, 300
+    ):  # it goes on following the coins, so it is the mean that can be right
+        serve(model, claimed, true, 1, seed)
+        found.append(model.corrected(array(0), np.full((1, 8), claimed))[0, 0])
+    assert np.mean(found) == pytest.approx(true, abs=0.08)
+    assert np.std(found) < 0.12
+
+
+def test_a_liar_is_found_out_in_a_few_steps() -> None:
+    model = AcceptanceModel(1, 8)
+    serve(model, 0.99, 0.0, 12)
+    assert model.corrected(array(0), np.full((1, 8), 0.99))[0, 0] < 0.3
+
+
+def test_after_a_thousand_failures_ten_successes_are_enough() -> None:
+    model = AcceptanceModel(1, 8)
+    serve(model, 0.9, 0.0, 1000)
+    assert model.corrected(array(0), np.full((1, 8), 0.9))[0, 0] < 0.2
+    serve(model, 0.9, 1.0, 10)
+    assert model.corrected(array(0), np.full((1, 8), 0.9))[0, 0] > 0.7
+
+
+def test_behind_the_first_rejection_nothing_is_learned() -> None:
+    """Two models see the same first rejection, with one draft longer than the other."""
+    short, long = AcceptanceModel(1, 8), AcceptanceModel(1, 8)
+    chances = np.full((1, 8), 0.7)
+    short.learn(array(0), chances[:, :1].copy(), array(1), array(0))
+    long.learn(array(0), chances, array(1), array(0))
+    assert short.request_bias == long.request_bias
+    assert (short.depth_bias == long.depth_bias).all()
+
+
+def test_a_new_request_starts_from_its_group_not_from_the_last_one_in_the_slot() -> None:
+    model = AcceptanceModel(2, 8)
+    model.begin(0, Request("a", 1, namespace="x"))
+    serve(model, 0.9, 0.0, 200)
+    model.begin(0, Request("b", 1, namespace="y"))
+    fresh = model.corrected(array(0), np.full((1, 8), 0.9))[0, 0]
+    model.begin(1, Request("c", 1, namespace="x"))
+    same = model.corrected(array(1), np.full((1, 8), 0.9))[0, 0]
+    assert model.request_bias.tolist() == [0.0, 0.0]
+    assert same < fresh
+
+
+def test_requests_at_another_temperature_are_another_group() -> None:
+    model = AcceptanceModel(2, 8)
+    model.begin(0, Request("hot", 1, temperature=1.5))
+    serve(model, 0.9, 0.1, 100)
+    model.begin(0, Request("hot", 1, temperature=1.5))
+    model.begin(1, Request("cold", 1))
+    hot, cold = model.corrected(array(0, 1), np.full((2, 8), 0.9))[:, 0]
+    assert hot < cold
+
+
+def test_without_estimates_the_rates_of_the_positions_are_learned() -> None:
+    model = AcceptanceModel(1, 8, informed=False)
+    coins = np.random.default_rng(0)
+    rates = np.array([0.9, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5])
+    for _ in range(500):
+        agreed = int(np.argmax(np.append(coins.random(8) >= rates, True)))
+        model.learn(array(0), model.blind(1), array(min(agreed + 1, 8)), array(agreed))
+    found = model.corrected(array(0), model.blind(1))[0]
+    assert found[0] == pytest.approx(0.9, abs=0.1)
+    assert found[1] == pytest.approx(0.5, abs=0.15)
+
+
+@given(survival=arrays(np.float64, (3, 5), elements=st.floats(allow_nan=True, allow_infinity=True)))
+def test_whatever_a_proposer_writes_becomes_a_chance(survival: np.ndarray) -> None:
+    model = AcceptanceModel(3, 5)
+    chances = model.chances(survival)
+    assert ((chances >= LOWEST) & (chances <= HIGHEST)).all()
+    model.learn(array(0, 1, 2), chances, array(1, 5, 0), array(0, 5, 0))
+    corrected = model.corrected(array(0, 1, 2), chances)
+    assert ((corrected > 0) & (corrected < 1)).all()
+
+
+def test_many_namespaces_do_not_fill_the_memory() -> None:
+    model = AcceptanceModel(1, 4)
+    for number in range(5000):
+        model.begin(0, Request("r", 1, namespace=str(number)))
+    assert len(model._groups) <= 1025
+    assert len(model.group_bias) == 256
