@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from specplug import registry
+from specplug.adapters.common.timing import StepTimes
 from specplug.adapters.vllm_v1.options import Choice
 from specplug.adapters.vllm_v1.proposer import VllmProposer
-from specplug.adapters.vllm_v1.timing import StepTimes
 from specplug.replay.provenance import provenance
 from specplug.testing.stub_host import StubHost, configuration, stub_vllm
 from specplug.types import TokenArray

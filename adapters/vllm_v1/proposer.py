@@ -11,12 +11,12 @@ import numpy as np
 
 from specplug import registry
 from specplug.adapters.common import host_logger
+from specplug.adapters.common.timing import StepTimes
 from specplug.adapters.vllm_v1 import host_faults, setup
 from specplug.adapters.vllm_v1.binding import bind
 from specplug.adapters.vllm_v1.options import PREFIX, Choice
 from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
 from specplug.adapters.vllm_v1.salts import salt_of
-from specplug.adapters.vllm_v1.timing import StepTimes
 from specplug.session import Session
 from specplug.types import TokenArray
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from specplug.adapters.common.wishes import joined_namespace, wishes
 from specplug.types import SEPARATOR, TOKEN_DTYPE, Request, TokenArray
-
-#: Key of ``SamplingParams.extra_args`` (``vllm_xargs`` over HTTP, where values must be flat: see below).
-EXTRA = "specplug"
 
 
 def describe(request_id: str, state: Any, cache_salt: str = "") -> tuple[Request, str]:
@@ -28,7 +25,8 @@ def describe(request_id: str, state: Any, cache_salt: str = "") -> tuple[Request
     eos = getattr(params, "eos_token_id", None)
     if eos is not None and not getattr(params, "ignore_eos", False):
         stops.add(eos)
-    limit, namespace, complaint = _wishes(getattr(params, "extra_args", None))
+    # Over HTTP (``vllm_xargs``) values must be flat: ``specplug_draft_limit``.
+    limit, namespace, complaint = wishes(getattr(params, "extra_args", None), "extra_args")
     temperature = float(getattr(params, "temperature", 0.0) or 0.0)
     if limit is None and temperature > 0 and getattr(params, "seed", None) is not None:
         limit = 0
@@ -50,39 +48,9 @@ def has_tokens(state: Any) -> bool:
 
 
 def _namespace(state: Any, salt: str, wished: str) -> str:
-    """Requests share text only if the client's namespace, the LoRA adapter and the cache salt are all equal."""
-    parts = []
     lora = getattr(state, "lora_request", None)
-    if lora is not None:
-        parts.append(f"lora={lora.lora_int_id}:{lora.lora_name}")
-    if salt:
-        parts.append(f"salt={salt}")
-    if wished:
-        parts.append(f"namespace={wished}")
-    return "|".join(parts)
-
-
-def _wishes(extra_args: Any) -> tuple[int | None, str, str]:
-    """Draft limit, namespace and a complaint, from ``{"specplug": {...}}`` or flat ``specplug_*`` keys.
-
-    A request is never refused over a hint: a wrong value is ignored and reported.
-    """
-    if not isinstance(extra_args, Mapping):
-        return None, "", ""
-    nested = extra_args.get(EXTRA, {})
-    if not isinstance(nested, Mapping):
-        return None, "", f"extra_args['specplug'] must be an object, got {nested!r}"
-    limit = nested.get("draft_limit", extra_args.get("specplug_draft_limit"))
-    namespace = nested.get("namespace", extra_args.get("specplug_namespace", ""))
-    unknown = sorted(set(nested) - {"draft_limit", "namespace"})
-    complaint = f"unknown key {unknown[0]!r}; valid: draft_limit, namespace" if unknown else ""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        limit, complaint = None, f"draft_limit must be an integer of at least 0, got {limit!r}"
-    if not isinstance(namespace, str):
-        # Not to share at all is the safe reading of a namespace that cannot be read.
-        complaint = f"namespace must be a string, got {namespace!r}"
-        namespace = f"?{namespace!r}"
-    return limit, namespace, complaint
+    name = "" if lora is None else f"{lora.lora_int_id}:{lora.lora_name}"
+    return joined_namespace(name, salt, wished)
 
 
 class MaskedHistory:

@@ -82,6 +82,11 @@ ARROWS = {
         *("numpy", *BASE),
         lazily=("vllm", "torch", "specplug.kernels"),
     ),
+    "specplug.adapters.sglang_srt": _row(
+        *("specplug.adapters.common", "specplug.session", "specplug.registry", "specplug.control"),
+        *("numpy", *BASE),
+        lazily=("sglang", "torch", "prometheus_client"),
+    ),
     "specplug.replay": _row(
         *("specplug.session", "specplug.registry", "numpy", *BASE),
         lazily=("tokenizers", "zstandard", "tqdm"),
@@ -199,7 +204,7 @@ def test_every_row_is_about_a_module_that_exists(checkout: Path) -> None:
         ("proposers/suffix.py", "import torch"),
         ("adapters/vllm_v1/door.py", "import vllm"),
         ("adapters/vllm_v1/door.py", "def f():\n    import specplug.proposers.suffix"),
-        ("adapters/common.py", "def f():\n    import vllm"),
+        ("adapters/common/__init__.py", "def f():\n    import vllm"),
         ("specplug/cli.py", "from specplug import doctor"),
         ("specplug/__init__.py", "from specplug import registry"),
         ("specplug/newcomer.py", "import os"),
@@ -214,7 +219,12 @@ def test_a_forbidden_import_is_caught(tmp_path: Path, path: str, line: str) -> N
             "specplug/registry.py",
             "specplug/types.py",
         ),
-        *("specplug/doctor.py", "adapters/__init__.py", "adapters/common.py", "proposers/null.py"),
+        *(
+            "specplug/doctor.py",
+            "adapters/__init__.py",
+            "adapters/common/__init__.py",
+            "proposers/null.py",
+        ),
         *("proposers/suffix.py", "specplug/kernels/match.py", "adapters/vllm_v1/door.py"),
     ):
         (tmp_path / clean).parent.mkdir(parents=True, exist_ok=True)

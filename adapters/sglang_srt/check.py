@@ -1,0 +1,40 @@
+"""The launcher check: load the plugin as a server would, and say what came of it."""
+
+from __future__ import annotations
+
+from specplug.adapters.sglang_srt import options
+from specplug.adapters.sglang_srt.report import report
+from specplug.registry import PREFIX
+
+
+def check() -> tuple[list[str], list[str]]:
+    """Problems (empty if all is well) and findings, one sentence each."""
+    facts = report()
+    if facts.version is None:
+        return ["SGLang is not installed here"], []
+    lines = [f"SGLang {facts.version} (tested: {', '.join(facts.tested)})"]
+    if not facts.active:
+        return [facts.reason], lines
+    if facts.reason:
+        lines.append(facts.reason)
+    try:
+        from sglang.srt.plugins import load_plugins
+
+        load_plugins()
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    except Exception as error:  # noqa: BLE001  whatever keeps SGLang from loading is what the user wants to read
+        return [f"SGLang cannot be imported: {type(error).__name__}: {error}"], lines
+
+    from specplug.adapters.sglang_srt.install import algorithm_names
+
+    problems = []
+    for upper, name in algorithm_names().items():
+        try:
+            SpeculativeAlgorithm.from_string(upper)
+            settings = options.checked(name) if not options.read() else None
+        except Exception as error:  # noqa: BLE001  a third party's proposer fails in its own way; name it
+            problems.append(f"{PREFIX}{name}: {type(error).__name__}: {error}")
+            continue
+        shown = "" if settings is None else f", options {settings}"
+        lines.append(f"--speculative-algorithm {PREFIX}{name}{shown}")
+    return problems, lines

@@ -1,0 +1,179 @@
+"""What a worker learns when it starts, and the calls into SGLang that are more than a name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from specplug import registry
+from specplug.adapters.sglang_srt import options
+from specplug.adapters.sglang_srt.accept import Kept
+from specplug.adapters.sglang_srt.layout import FIXED_WIDTH_BACKENDS, TREE_BACKENDS, Layout
+from specplug.adapters.sglang_srt.metrics import Metrics
+from specplug.adapters.sglang_srt.parallel import Ranks
+from specplug.errors import HostMismatchError
+from specplug.machine import thread_share
+from specplug.session import Session
+from specplug.types import Context
+
+
+class Facts(NamedTuple):
+    """What does not change while the worker lives.
+
+    Attributes:
+        options: complete options of the proposer.
+        context: limits, for the session.
+        width: positions per row and step, the last token included.
+        fixed_width: every step has the full width (CUDA graphs, and backends that know no other).
+        trees: branching drafts can be verified.
+        overlap: the scheduler prepares a step while the last one runs.
+        sampling_backend: SGLang's sampler.
+        device: torch's name of it.
+        ranks: the tensor-parallel group.
+    """
+
+    options: dict[str, Any]
+    context: Context
+    width: int
+    fixed_width: bool
+    trees: bool
+    overlap: bool
+    sampling_backend: str
+    device: Any
+    ranks: Ranks
+
+
+def facts(name: str, model_runner: Any) -> Facts:
+    """Read SGLang's resolved configuration; the ``server_args`` that it hands over hold raw input only."""
+    from sglang.srt.runtime_context import (
+        get_device,
+        get_exec,
+        get_parallel,
+        get_schedule,
+        get_spec,
+    )
+
+    spec, schedule = get_spec(), get_schedule()
+    width = int(spec.speculative_num_draft_tokens)
+    config = model_runner.model_config
+    device = get_device().device
+    backend = str(get_exec().kernel.attention_backend)
+    if backend == "torch_native":
+        refuse_bare_torch_native()
+    graphs = str(device) != "cpu" and bool(
+        getattr(get_exec().graph, "disable_decode_cuda_graph", False) is False
+        and getattr(model_runner, "decode_cuda_graph_runner", True) is not None
+    )
+    context = Context(
+        vocab_size=int(config.vocab_size),
+        max_length=int(config.context_len),
+        max_draft=width - 1,
+        max_requests=int(schedule.max_running_requests or 256),
+        threads=thread_share(max(1, int(get_parallel().tp_size))),
+    )
+    return Facts(
+        options=options.checked(name, getattr(spec, options.FILE_ARGUMENT, None)),
+        context=context,
+        width=width,
+        fixed_width=graphs or backend in FIXED_WIDTH_BACKENDS,
+        trees=backend in TREE_BACKENDS and int(schedule.page_size or 1) == 1,
+        overlap=not schedule.disable_overlap_schedule,
+        sampling_backend=str(get_exec().kernel.sampling_backend),
+        device=device,
+        ranks=Ranks(get_parallel().tp_group),
+    )
+
+
+def refuse_bare_torch_native() -> None:
+    """SGLang 0.5.23 crashes in the first verification with this backend, unless a plugin has mended it.
+
+    Raises:
+        HostMismatchError: it has not been mended.
+    """
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+
+    if not hasattr(TorchNativeAttnBackend.forward_extend, "__wrapped__"):
+        raise HostMismatchError(
+            "SGLang's attention backend 'torch_native' cannot verify drafts (its extend_prefix_lens is None then), "
+            "whatever makes them; choose another --attention-backend. On the CPU that is intel_amx where the "
+            "machine has AMX; the tests of specplug bring a replacement of their own"
+        )
+
+
+def session(name: str, known: Facts) -> Session:
+    """A fresh proposer in a fresh session."""
+    return Session(registry.build(name, known.context, known.options), known.context)
+
+
+def start_metrics(metrics: Metrics, log: logging.Logger) -> None:
+    """Publish counters if the server publishes its own (``--enable-metrics``)."""
+    try:
+        from sglang.srt.runtime_context import get_observability, get_parallel
+
+        if get_observability().enable_metrics:
+            metrics.start({"tp_rank": str(get_parallel().tp_rank)})
+    except Exception:
+        log.exception("specplug: counters are not published")
+
+
+def grammar_mask(batch: Any, layout: Layout) -> Any:
+    """SGLang's mask of what the grammars allow at every position, or None."""
+    import torch
+    from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
+
+    tree = GrammarTree.from_host(
+        torch.from_numpy(np.ascontiguousarray(layout.next_token)),
+        torch.from_numpy(np.ascontiguousarray(layout.next_sibling)),
+        torch.from_numpy(np.ascontiguousarray(layout.tokens)),
+    )
+    return build_grammar_vocab_mask(
+        reqs=batch.reqs,
+        tree=tree,
+        sampling_info=batch.sampling_info,
+        device=batch.seq_lens.device,
+        barrier=None,
+    )
+
+
+def accept_index(kept: Kept, width: int) -> Any:
+    """int32 ``[B, w]``: positions of the emitting laws in the flattened step, -1 behind."""
+    import torch
+
+    rows = kept.tokens.shape[0]
+    device = kept.tokens.device
+    places = torch.arange(width, device=device)
+    path = kept.path
+    if path is None:
+        path = torch.where(places <= kept.accepted[:, None], places, -1)
+    offsets = torch.arange(rows, device=device)[:, None] * width
+    return torch.where(path >= 0, path + offsets, -1).to(torch.int32)
+
+
+def commit_states(target: Any, batch: Any, kept: Kept, accept_lens: Any, width: int) -> None:
+    """State-space layers keep the state after the last accepted token."""
+    from sglang.srt.speculative.spec_utils import commit_mamba_states_after_verify
+
+    commit_mamba_states_after_verify(target, batch, accept_lens, accept_index(kept, width), width)
+
+
+def move_branch(batch: Any, kept: Kept, allocator: Any) -> None:
+    """Move keys and values of an accepted branch to the front of its row's slots; a chain is there already."""
+    from sglang.srt.speculative.spec_utils import move_accept_tokens_to_target_kvcache
+
+    index = accept_index(kept, kept.tokens.shape[1])
+    move_accept_tokens_to_target_kvcache(batch, index, kept.accepted.to(index.dtype), allocator)
+
+
+def tree_logprobs(batch: Any, output: Any, kept: Kept) -> None:
+    """Log-probabilities of an accepted branch, each from the law of its parent's position."""
+    import torch
+    from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+
+    rows, width = kept.tokens.shape
+    index = accept_index(kept, width)
+    predicted = torch.zeros(rows * width, dtype=torch.int32, device=index.device)
+    used = index >= 0
+    predicted[index[used].long()] = kept.tokens[used].to(torch.int32)
+    compute_spec_logprobs(batch, output, predicted, accept_index=index)
