@@ -153,14 +153,20 @@ def _collect_member(
 
 def source_path(module: str) -> Path | None:
     """The file of a module, found without importing its parents."""
-    search: list[str] | None = None
-    spec = None
-    parts = module.split(".")
-    for depth in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), search)
-        if spec is None:
-            return None
-        search = list(spec.submodule_search_locations or [])
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    top, *below = module.split(".")
+    spec = PathFinder.find_spec(top)
+    if spec is None:
         return None
-    return Path(spec.origin)
+    found = Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    places = [Path(place) for place in spec.submodule_search_locations or []]
+    for part in below:
+        # By hand: the import system asks a folder without __init__ for its parent, which is not imported.
+        folders = [place / part for place in places]
+        files = [
+            f for d in folders for f in (d / "__init__.py", d.with_suffix(".py")) if f.is_file()
+        ]
+        places = [d for d in folders if d.is_dir()]
+        found = files[0] if files else None
+        if found is None and not places:
+            return None
+    return found
