@@ -51,25 +51,18 @@ def lay_out(roots: NDArray[np.int64], drafts: Drafts) -> Layout:
 
 
 def _tree(tokens: NDArray[np.int64], drafts: Drafts) -> Layout:
-    assert drafts.parents is not None
-    rows, width = drafts.tokens.shape
-    depths = np.zeros((rows, width + 1), np.int64)
-    next_token = np.full((rows, width + 1), -1, np.int64)
-    next_sibling = np.full((rows, width + 1), -1, np.int64)
-    sees = np.tile(np.eye(width + 1, dtype=bool), (rows, 1, 1))
+    from specplug.verify import lay_out as lay_out_tree
+
+    made = lay_out_tree(drafts.parents, drafts.lengths)
+    depths = np.zeros(tokens.shape, np.int64)
+    depths[:, 1:] = made.depths
+    next_sibling = np.full(tokens.shape, -1, np.int64)
+    # The library numbers nodes; here they stand one place behind their number.
+    next_sibling[:, 1:] = np.where(made.next_sibling >= 0, made.next_sibling + 1, -1)
+    next_token = np.where(made.first_child >= 0, made.first_child + 1, -1).astype(np.int64)
+    # Padding looks at the last token and itself: a row that looks at nothing is NaN, and NaN spreads.
+    sees = made.mask | np.eye(tokens.shape[1], dtype=bool)
     sees[:, :, 0] = True
-    for row, length in enumerate(drafts.lengths.tolist()):
-        last_child: dict[int, int] = {}
-        for node, parent in enumerate((drafts.parents[row, :length] + 1).tolist()):
-            place = node + 1
-            depths[row, place] = depths[row, parent] + 1
-            sees[row, place] |= sees[row, parent]
-            elder = last_child.get(parent)
-            if elder is None:
-                next_token[row, parent] = place
-            else:
-                next_sibling[row, elder] = place
-            last_child[parent] = place
     return Layout(tokens, depths, next_token, next_sibling, sees)
 
 

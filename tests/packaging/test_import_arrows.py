@@ -85,7 +85,7 @@ ARROWS = {
     "specplug.adapters.sglang_srt": _row(
         *("specplug.adapters.common", "specplug.session", "specplug.registry", "specplug.control"),
         *("numpy", *BASE),
-        lazily=("sglang", "torch", "prometheus_client"),
+        lazily=("sglang", "torch", "prometheus_client", "specplug.verify"),
     ),
     "specplug.replay": _row(
         *("specplug.session", "specplug.registry", "numpy", *BASE),
