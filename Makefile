@@ -22,7 +22,7 @@ help: ## list the targets
 demo: ## real vLLM on the CPU with and without specplug: speed, acceptance, equality
 	@model=$$($(VLLM) tools/model.py | tail -n 1) && $(VLLM) examples/demo_vllm.py --model "$$model"
 
-test: lint test-core test-vllm ## everything that must pass: lint, core, packaging, real engines
+test: lint test-core test-vllm test-sglang ## everything that must pass: lint, core, packaging, both real engines
 
 test-core: ## core and packaging tests, no engine (under 2 minutes)
 	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long"
@@ -46,6 +46,7 @@ test-long: ## the tests that take minutes each, without and with an engine
 	SPECPLUG_HYPOTHESIS_PROFILE=ci $(CORE) $(PYTEST) tests/property
 	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "long and not vllm" || [ $$? -eq 5 ] # 5: there is none
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and long"
+	$(SGLANG) $(PYTEST) tests/engines -m "sglang and long"
 
 lint: ## ruff, formatting, mypy --strict on the installed package
 	$(CORE) -m ruff check .

@@ -1,8 +1,8 @@
-"""Engines shared by the tests of this folder, started once per session (each takes 15 to 60 seconds).
+"""Processes shared by the tests of this folder, started once per session (each takes 15 to 90 seconds).
 
 ``SPECPLUG_TEST_MODEL`` names the model folder; without it ``tools/model.py`` makes one.
-``SPECPLUG_TEST_METHOD`` is a key of :data:`METHODS`: with vLLM's own ``ngram`` the suite tells a fault of ours from a
-fault of the engine, with ``copy`` a fault of the adapter from one of the proposer.
+``SPECPLUG_TEST_METHOD`` is a key of the engine's ``methods``: with the engine's own ``ngram`` the suite tells a fault
+of ours from a fault of the engine, with ``copy`` a fault of the adapter from one of the proposer.
 """
 
 from __future__ import annotations
@@ -20,23 +20,9 @@ import pytest
 from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally
-from .engines import ENGINES, installed
+from .engines import ENGINES, Engine, installed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-WIDTH = 8
-METHODS: dict[str, dict[str, Any]] = {
-    "specplug.suffix": {"method": "specplug.suffix", "num_speculative_tokens": WIDTH},
-    "copy": {
-        "method": "specplug.specplug.testing.toys:CopyProposer",
-        "num_speculative_tokens": WIDTH,
-    },
-    "ngram": {
-        "method": "ngram",
-        "num_speculative_tokens": WIDTH,
-        "prompt_lookup_max": 4,
-        "prompt_lookup_min": 2,
-    },
-}
 METHOD = os.environ.get("SPECPLUG_TEST_METHOD", "specplug.suffix")
 
 #: Files about the other engine cannot be imported here.
@@ -78,6 +64,14 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 
 
 @pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The engine under test."""
+    found = installed()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
 def model() -> str:
     """The folder of SmolLM2-135M-Instruct."""
     given = os.environ.get("SPECPLUG_TEST_MODEL")
@@ -94,32 +88,33 @@ def model() -> str:
 
 
 @pytest.fixture(scope="session")
-def start(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start an engine in float32; whatever was started is ended with the session."""
+def start(engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start the engine under test in float32; whatever was started is ended with the session."""
     logs = tmp_path_factory.mktemp("engines")
     running: list[EngineProcess] = []
 
     def begin(name: str, *, process: dict[str, Any] | None = None, **options: Any) -> EngineProcess:
         defaults = {"model": model, "dtype": "float32", "max_model_len": 2048, "max_num_seqs": 64}
-        engine = EngineProcess(
-            {**defaults, **options},
+        started = EngineProcess(
+            {**defaults, **engine.options, **options},
             name=name,
+            engine=engine.name,
             log=logs / f"{name}.log",
             **{"wait": False, **(process or {})},
         )
-        running.append(engine)
-        return engine
+        running.append(started)
+        return started
 
     yield begin
-    for engine in running:
-        engine.close()
+    for started in running:
+        started.close()
 
 
 @pytest.fixture(scope="session")
-def pair(start: Start) -> tuple[EngineProcess, EngineProcess]:
+def pair(start: Start, engine: Engine) -> tuple[EngineProcess, EngineProcess]:
     """The plain and the speculating engine; started together, because both are needed by almost every test."""
     plain = start("plain")
-    spec = start("spec", speculative_config=METHODS[METHOD])
+    spec = start("spec", **engine.methods[METHOD])
     plain.ready()
     spec.ready()
     return plain, spec
@@ -138,13 +133,13 @@ def spec(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
 
 
 @pytest.fixture(scope="session")
-def scripted(start: Start) -> EngineProcess:
+def scripted(start: Start, engine: Engine) -> EngineProcess:
     """Runs the proposer of ``plugin/``, found by its entry point; it drafts what a test tells it."""
     plugin, path = str(Path(__file__).parent / "plugin"), os.environ.get("PYTHONPATH")
-    engine = start(
+    running = start(
         "scripted",
         process={"env": {"PYTHONPATH": os.pathsep.join(filter(None, [plugin, path]))}},
-        speculative_config={"method": "specplug.scripted", "num_speculative_tokens": 3},
+        **engine.scripted,
     )
-    engine.ready()
-    return engine
+    running.ready()
+    return running

@@ -27,6 +27,10 @@ class Engine:
         methods: the engine's options for each way to speculate; :data:`conftest.METHOD` picks one.
         scripted: options that run the proposer of ``plugin/``.
         small: options for 640 tokens of KV cache and prefill in chunks of 64.
+        options: for every engine of the suite.
+        narrow: request parameters that keep drafts short, where a wide verification is slow.
+        samples: per law of the output, in the normal run and in the long one.
+        long_samples: see above.
         lacks: capability -> why it cannot be tested here.
     """
 
@@ -35,6 +39,9 @@ class Engine:
     scripted: dict[str, Any]
     small: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
+    narrow: dict[str, Any] = field(default_factory=dict)
+    samples: int = 3000
+    long_samples: int = 30000
     lacks: dict[str, str] = field(default_factory=dict)
 
 
@@ -58,13 +65,17 @@ VLLM = Engine(
     scripted=_vllm("specplug.scripted", SCRIPTED_WIDTH),
     small={"block_size": 32, "num_gpu_blocks_override": 20, "max_num_batched_tokens": 64},
     lacks={
-        "min_p": "vLLM refuses min_p with speculative decoding, see test_refusals.py",
-        "logit_bias": "vLLM refuses logit_bias with speculative decoding, see test_refusals.py",
+        "min_p": "vLLM refuses min_p with speculative decoding, see test_vllm_refusals.py",
+        "logit_bias": "vLLM refuses logit_bias with speculative decoding, see test_vllm_refusals.py",
     },
 )
 
 SGLANG = Engine(
     name="sglang",
+    options={"max_total_tokens": 24576},
+    narrow={"extra_args": {"specplug": {"draft_limit": 2}}},
+    samples=600,
+    long_samples=3000,
     methods={
         "specplug.suffix": _sglang("specplug.suffix"),
         "ngram": _sglang("NGRAM"),
@@ -78,6 +89,7 @@ SGLANG = Engine(
     },
     lacks={
         "bad_words": "SGLang has no list of forbidden words",
+        "host_sampling_fault": "it is a fault of vLLM",
         "seed": "SGLang ignores seeds outside of its deterministic mode",
     },
 )

@@ -1,17 +1,21 @@
-"""A bad proposer costs its drafts, never an answer; and the host's sampling fault, shown and repaired.
+"""A bad proposer costs its drafts, never an answer; and vLLM's sampling fault, shown and repaired.
 
-The engine runs ``specplug.scripted``, which ``plugin/`` registers as a third party would. The last test breaks it
-for good.
+The engine runs ``specplug.scripted``, which ``plugin/`` registers as a third party would. The last tests break it
+for good, each worse than the one before.
 """
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from specplug.testing.engine_process import EngineProcess
-from specplug.testing.engine_protocol import Batch, Counters, Driver
+from specplug.testing.engine_protocol import Batch, Counters, Driver, EngineProcessError
 
 from .compare import Tally, check_greedy
+from .engines import Engine, need
 from .law import LawTest, compare_laws, follow_greedily, sample
 from .prompts import VARIED
 
@@ -27,12 +31,12 @@ def expected(plain: Driver) -> Batch:
 
 
 def script(
-    engine: EngineProcess,
+    running: EngineProcess,
     table: dict[int, list[int]] | None = None,
     always: list[int] | None = None,
     fail: bool = False,
 ) -> None:
-    engine.call(
+    running.call(
         "run",
         target="engine_test_proposers:script",
         table={str(token): draft for token, draft in (table or {}).items()},
@@ -82,19 +86,20 @@ def test_ids_that_do_not_exist(
 
 
 def test_sampling_of_the_host_is_wrong_and_ours_is_right(
-    plain: Driver, scripted: EngineProcess
+    engine: Engine, plain: Driver, scripted: EngineProcess
 ) -> None:
     """vllm-project/vllm#55005: the temperature reaches the rejection sampler as uninitialised memory.
 
     Only the temperature here: an uninitialised top-k ends the engine with an index out of range.
     """
+    need(engine, "host_sampling_fault")
     case = LawTest({"temperature": 1.0, "max_tokens": 4, "ignore_eos": True}, samples=500)
     prompt, table = follow_greedily(plain, "def main", width=2)
     script(scripted, table)
     reference, _, _ = sample(plain, prompt, case, seed=11)
 
     def draw(host: bool) -> tuple[float, Counters]:
-        target = "engine_test_proposers:use_host_sampling"
+        target = "engine_test_vllm:use_host_sampling"
         sound = scripted.call("run", target=target, host=host)["value"]
         assert sound == {"host": False, "repaired": True}
         drawn, _, counters = sample(scripted, prompt, case, seed=12)
@@ -130,3 +135,12 @@ def test_a_proposer_that_raises(
     after = scripted.metrics() - before
     assert after.draft_tokens == 0
     assert after.own["session"]["faults"] == 1
+
+
+def test_an_engine_that_dies_is_noticed_and_nothing_stays_behind(scripted: EngineProcess) -> None:
+    begin = time.monotonic()
+    with pytest.raises(EngineProcessError, match=r"engine 'scripted' died while answering 'run'"):
+        scripted.call("run", target="engine_test_proposers:die")
+    assert time.monotonic() - begin < 60
+    with pytest.raises(ProcessLookupError):
+        os.killpg(scripted.pid, 0)

@@ -9,6 +9,7 @@ import pytest
 
 from specplug.testing.engine_protocol import Driver
 
+from .engines import Engine, need
 from .prompts import RECORDS, VARIED, chat
 
 NAMES = ["repeat-words", "repeat-story", "code-repeat", "chat-copy", "prose"]
@@ -39,13 +40,16 @@ SCHEMA = {
         {"frequency_penalty": 0.5},
         {"repetition_penalty": 1.1, "presence_penalty": -0.4, "frequency_penalty": 0.3},
         {"bad_words": [" Jack", " the", "return"]},
+        {"logit_bias": {"28": 2.5, "30": -5.0, "284": 1.0}},
     ],
     ids=lambda p: "+".join(p),
 )
-def test_history_dependent_rules_see_the_drafts(
-    plain: Driver, spec: Driver, penalties: dict[str, Any]
+def test_rules_apply_at_every_drafted_position(
+    engine: Engine, plain: Driver, spec: Driver, penalties: dict[str, Any]
 ) -> None:
     """At each draft position the penalties must count the earlier drafts: rule 4 of losslessness."""
+    for name in penalties:
+        need(engine, name)
     before = spec.metrics()
     got = spec.generate(PROMPTS, {**GREEDY, **penalties})
     gained = spec.metrics() - before
@@ -58,7 +62,19 @@ def test_the_penalties_matter(plain: Driver) -> None:
     free = plain.generate(PROMPTS, GREEDY).tokens
     assert free != plain.generate(PROMPTS, {**GREEDY, "repetition_penalty": 1.3}).tokens
     assert free != plain.generate(PROMPTS, {**GREEDY, "frequency_penalty": 0.5}).tokens
+    assert free != plain.generate(PROMPTS, {**GREEDY, "presence_penalty": 0.8}).tokens
+
+
+def test_bad_words_matter(engine: Engine, plain: Driver) -> None:
+    need(engine, "bad_words")
+    free = plain.generate(PROMPTS, GREEDY).tokens
     assert free != plain.generate(PROMPTS, {**GREEDY, "bad_words": [" the"]}).tokens
+
+
+def test_logit_bias_matters(engine: Engine, plain: Driver) -> None:
+    need(engine, "logit_bias")
+    free = plain.generate(PROMPTS, GREEDY).tokens
+    assert free != plain.generate(PROMPTS, {**GREEDY, "logit_bias": {"28": 2.5}}).tokens
 
 
 @pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.0, "top_k": 1}], ids=str)
@@ -84,8 +100,9 @@ def test_logprobs(plain: Driver, spec: Driver, how: dict[str, Any]) -> None:
     assert compared > 500
 
 
-def test_same_seed_same_answer(plain: Driver, spec: Driver) -> None:
+def test_same_seed_same_answer(engine: Engine, plain: Driver, spec: Driver) -> None:
     """What is more: the answer of an engine without speculation, because seeded sampling gets no drafts."""
+    need(engine, "seed")
     params = {"temperature": 1.0, "seed": 1234, "max_tokens": 48}
     before = spec.metrics()
     first = spec.generate(PROMPTS, params)
@@ -96,8 +113,9 @@ def test_same_seed_same_answer(plain: Driver, spec: Driver) -> None:
     assert first.tokens != spec.generate(PROMPTS, {**params, "seed": 99}).tokens
 
 
-def test_seeds_beside_drafts(plain: Driver, spec: Driver) -> None:
+def test_seeds_beside_drafts(engine: Engine, plain: Driver, spec: Driver) -> None:
     """Seeded and drafted requests in one batch do not disturb each other; greedy ones may have a seed."""
+    need(engine, "seed")
     seeded: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_tokens": 32}
     params: list[dict[str, Any]] = [seeded, GREEDY, seeded, {**GREEDY, "seed": 7}, seeded]
     before = spec.metrics()
@@ -106,11 +124,20 @@ def test_seeds_beside_drafts(plain: Driver, spec: Driver) -> None:
     assert got.tokens == plain.generate(PROMPTS, params).tokens
 
 
-def test_drafts_on_demand_for_a_seeded_request(spec: Driver) -> None:
+def test_drafts_on_demand_for_a_seeded_request(engine: Engine, spec: Driver) -> None:
+    need(engine, "seed")
     wish = {"extra_args": {"specplug": {"draft_limit": 8}}}
     before = spec.metrics()
     spec.generate(PROMPTS, {"temperature": 0.2, "seed": 1, "max_tokens": 32, **wish})
     assert (spec.metrics() - before).draft_tokens > 0
+
+
+def test_a_request_that_wants_no_drafts(plain: Driver, spec: Driver) -> None:
+    wish = {"extra_args": {"specplug": {"draft_limit": 0}}}
+    before = spec.metrics()
+    got = spec.generate(PROMPTS, [{**GREEDY, **wish}] * len(PROMPTS))
+    assert (spec.metrics() - before).draft_tokens == 0
+    assert got.tokens == plain.generate(PROMPTS, GREEDY).tokens
 
 
 def test_several_samples_of_one_request(spec: Driver) -> None:
@@ -120,7 +147,7 @@ def test_several_samples_of_one_request(spec: Driver) -> None:
 
 
 def test_structured_output(plain: Driver, spec: Driver) -> None:
-    """Drafts that leave the grammar are cut by vLLM before they are verified; the answer is the same."""
+    """Drafts that leave the grammar are not verified, or not accepted; the answer is the same."""
     prompts: list[Any] = [
         chat("Describe one of these records as JSON with id, city and unit:\n" + RECORDS),
         chat(f"Extract the record of Oslo as JSON.\n{RECORDS}"),

@@ -10,7 +10,8 @@ from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
 from .compare import Tally, check_greedy
-from .conftest import METHOD, METHODS, Start
+from .conftest import METHOD, Start
+from .engines import Engine
 from .prompts import LONG, VARIED
 
 CHUNK = 64
@@ -20,20 +21,13 @@ REPETITIVE = ["repeat-words", "repeat-numbers", "repeat-line", "repeat-story", "
 
 
 @pytest.fixture(scope="module")
-def small(start: Start) -> Iterator[EngineProcess]:
+def small(start: Start, engine: Engine) -> Iterator[EngineProcess]:
     """Speculates; 640 tokens of KV cache, prefill in chunks of 64 tokens, context of 512."""
-    engine = start(
-        "small",
-        speculative_config=METHODS[METHOD],
-        max_model_len=CONTEXT,
-        block_size=32,
-        num_gpu_blocks_override=20,
-        max_num_batched_tokens=CHUNK,
-        max_num_seqs=16,
-    )
-    engine.ready()
-    yield engine
-    engine.close()
+    options = {**engine.methods[METHOD], **engine.small}
+    running = start("small", **options, max_model_len=CONTEXT, max_num_seqs=16)
+    running.ready()
+    yield running
+    running.close()
 
 
 def test_prompt_longer_than_a_chunk(plain: Driver, small: Driver, tally: Tally) -> None:
@@ -79,7 +73,8 @@ def test_end_of_the_context(plain: Driver, small: Driver, tally: Tally) -> None:
 
 
 def test_prefix_caching(plain: Driver, spec: EngineProcess, tally: Tally) -> None:
-    block = spec.info()["block_size"]
+    # SGLang's blocks are one token long.
+    block = max(16, spec.info()["block_size"])
     tokens = spec.tokenize(LONG * 2)
     # Whole blocks and one token more is a case of its own: the request joins the batch as if it were
     # decoding, with placeholder drafts.

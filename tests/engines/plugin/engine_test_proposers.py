@@ -1,16 +1,16 @@
 """A proposer that does as it is told, in a distribution of its own, and what tests do inside the engine.
 
-The functions are called through the driver's ``run`` command, in the engine's process, with the LLM as first argument.
+The functions are called through the driver's ``run`` command, where the engine's scheduler lives, with vLLM's LLM or
+SGLang's scheduler as first argument.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
 from typing import Any
 
-import torch
-from vllm.v1.sample import rejection_sampler
-
-from specplug.adapters.vllm_v1 import host_faults
 from specplug.types import (
     Capabilities,
     Context,
@@ -21,8 +21,9 @@ from specplug.types import (
     TokenArray,
 )
 
-#: This module is imported when the method's name is checked, which is before anything is repaired.
-HOST_EXPAND = rejection_sampler.expand_batch_to_tokens
+# This module is imported when the method's name is checked, which is before anything of vLLM is repaired.
+if importlib.util.find_spec("vllm") is not None:
+    importlib.import_module("engine_test_vllm")
 
 #: What to draft after a last token, what after any other, and whether to raise instead.
 TABLE: dict[int, list[int]] = {}
@@ -61,7 +62,7 @@ class ScriptedProposer:
 
 
 def script(
-    llm: Any, table: dict[str, list[int]], always: list[int] | None = None, fail: bool = False
+    host: Any, table: dict[str, list[int]], always: list[int] | None = None, fail: bool = False
 ) -> int:
     """Replace the script (JSON has string keys); returns its size."""
     ALWAYS[:] = always or []
@@ -71,21 +72,6 @@ def script(
     return len(TABLE)
 
 
-def expand_after_others(x: Any, cu_num_tokens: Any, num_tokens: int, **more: Any) -> Any:
-    """The host's function, in memory in which something else was computed just before.
-
-    What it returns is whatever the memory held; without this, chance decides how wrong the law is.
-    """
-    torch.full((num_tokens,), 7, dtype=x.dtype)  # freed at once, to be found by the next allocation
-    return HOST_EXPAND(x, cu_num_tokens, num_tokens, **more)
-
-
-def use_host_sampling(llm: Any, host: bool) -> dict[str, bool]:
-    """Put the host's own ``expand_batch_to_tokens`` back, or the repaired one; says which of the two are sound."""
-    rejection_sampler.expand_batch_to_tokens = (
-        expand_after_others if host else host_faults.expand_batch_to_tokens
-    )
-    return {
-        "host": host_faults.is_sound(HOST_EXPAND),
-        "repaired": host_faults.is_sound(host_faults.expand_batch_to_tokens),
-    }
+def die(host: Any) -> None:
+    """End the process at once, as a crash in compiled code would."""
+    os._exit(3)

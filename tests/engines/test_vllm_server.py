@@ -13,7 +13,8 @@ import pytest
 
 from specplug.testing.engine_protocol import Batch, Driver
 
-from .conftest import METHOD, METHODS
+from .conftest import METHOD
+from .engines import VLLM
 from .prompts import RECORDS, VARIED, chat
 from .server import Server
 
@@ -29,7 +30,7 @@ def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     """A server that speculates, float32."""
     log: Path = tmp_path_factory.mktemp("server") / "server.log"
     arguments = ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16"]
-    arguments += ["--speculative-config", json.dumps(METHODS[METHOD])]
+    arguments += ["--speculative-config", json.dumps(VLLM.methods[METHOD]["speculative_config"])]
     running = Server(model, log, *arguments)
     try:
         running.wait()
