@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing.context import ForkContext
 from typing import Any
 
 from specplug.adapters.offline_host import serve, token_ids
@@ -51,8 +52,18 @@ PARAMETERS = {
 #: What a caller may ask of the other engine, and why it cannot be had here.
 LACKS = {
     "bad_words": "SGLang has no list of forbidden words; logit_bias forbids single tokens",
-    "in_process": "SGLang's scheduler always runs in a process of its own",
+    "seed": "SGLang draws with seeds in its deterministic mode only, which needs a GPU",
 }
+
+
+class _Forking(ForkContext):
+    """SGLang's processes as copies of this one: they need not import everything again, most of the time to start.
+
+    SGLang itself spawns them, as an initialised GPU demands.
+    """
+
+    def set_start_method(self, method: str | None, force: bool = False) -> None:
+        """SGLang asks for ``spawn``."""
 
 
 class OfflineEngine:
@@ -63,12 +74,15 @@ class OfflineEngine:
         # A crashed scheduler takes the whole group along; SGLang's default is minutes of py-spy.
         os.environ.setdefault("SGLANG_KILLPG_ON_SCHEDULER_EXCEPTION", "1")
         named = {OPTIONS.get(name, name): value for name, value in options.items()}
-        from sglang.srt.entrypoints.engine import Engine
+        from sglang.srt.entrypoints import engine
 
-        class Probed(Engine):  # type: ignore[misc]
+        class Probed(engine.Engine):  # type: ignore[misc]
             run_scheduler_process_func = staticmethod(scheduler_process)
 
-        self.engine = Probed(**{**DEFAULTS, **named})
+        settings = {**DEFAULTS, **named}
+        if settings["device"] == "cpu":
+            engine.mp = _Forking()
+        self.engine = Probed(**settings)
         self.manager = self.engine.tokenizer_manager
         self.tokenizer = self.manager.tokenizer
         self.ends = self.manager.model_config.hf_eos_token_id or {self.tokenizer.eos_token_id}

@@ -90,7 +90,7 @@ SGLANG = Engine(
     lacks={
         "bad_words": "SGLang has no list of forbidden words",
         "host_sampling_fault": "it is a fault of vLLM",
-        "seed": "SGLang ignores seeds outside of its deterministic mode",
+        "seed": "SGLang draws with seeds in its deterministic mode only, which needs a GPU",
     },
 )
 
