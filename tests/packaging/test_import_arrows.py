@@ -83,7 +83,8 @@ ARROWS = {
         lazily=("vllm", "torch", "specplug.kernels"),
     ),
     "specplug.adapters.sglang_srt": _row(
-        *("specplug.adapters.common", "specplug.session", "specplug.registry", "specplug.control"),
+        *("specplug.adapters.common", "specplug.adapters.offline_host"),
+        *("specplug.session", "specplug.registry", "specplug.control"),
         *("numpy", *BASE),
         lazily=("sglang", "torch", "prometheus_client", "specplug.verify"),
     ),
