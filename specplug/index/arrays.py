@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from specplug.kernels import layout
 from specplug.types import Context
 
 #: Bytes per token of the ring (id, links, share of the namespaces) without its bucket table.
 RING_BYTES = 4 + 4 * layout.N_ORDERS
-#: Pages that are set up at first; untouched ones cost address space, not memory.
-FIRST_PAGES = 4096
+#: Pages that are set up at first, 34 million tokens; untouched ones cost address space, not memory.
+FIRST_PAGES = 1 << 19
+#: Bytes of an array that are touched when it is made: the system hands memory over page by page when it is first
+#: written, up to 6 us for 4 kB, which would stall the first steps by 30 ms.
+TOUCHED = 1 << 28
+#: Tokens of live requests for which memory is touched at first.
+TOUCHED_TOKENS = 1 << 21
 
 
 def store_layout(budget: int) -> tuple[int, int]:
@@ -39,6 +47,14 @@ def store_bytes(capacity: int, buckets: int) -> int:
     return capacity * RING_BYTES + capacity // layout.BLOCK * 4 + 4 * layout.N_ORDERS * buckets + 16
 
 
+def _zeros(shape: Any, dtype: type[np.generic] = np.float64, most: int = TOUCHED) -> NDArray[Any]:
+    """Zeros, the first ``most`` bytes of them in memory already."""
+    array = np.zeros(shape, dtype)
+    flat = array.reshape(-1)
+    flat[: most // array.itemsize] = 0
+    return array
+
+
 def new_slots(context: Context) -> layout.Slots:
     """Empty streams for ``context``."""
     per_slot = -(-context.max_length // layout.PAGE) + 1
@@ -46,11 +62,17 @@ def new_slots(context: Context) -> layout.Slots:
     numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)
     numbers[:, layout.N_INDEXED] = 1
     numbers[:, layout.N_DRAFTED] = -1
+    links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
+    links[:, :TOUCHED_TOKENS] = 0
     return layout.Slots(
-        np.zeros(pages * layout.PAGE, np.int32),
-        np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32),
-        np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32),
-        np.zeros((context.max_requests, per_slot), np.int32),
+        _zeros(pages * layout.PAGE, np.int32, 4 * TOUCHED_TOKENS),
+        links,
+        _zeros(
+            (pages, layout.N_ORDERS, layout.BUCKETS),
+            np.int32,
+            TOUCHED_TOKENS // layout.PAGE * layout.N_ORDERS * layout.BUCKETS * 4,
+        ),
+        _zeros((context.max_requests, per_slot), np.int32),
         numbers,
         np.arange(pages, dtype=np.int32)[::-1].copy(),
         np.array([pages], np.int64),
@@ -83,12 +105,11 @@ def grow_slots(slots: layout.Slots, pages: int) -> layout.Slots:
 def new_store(budget: int) -> layout.Store:
     """An empty store of at most ``budget`` bytes."""
     capacity, buckets = store_layout(budget)
-    # Zeros that the system supplies when they are first written: a large budget costs nothing before it is used.
     return layout.Store(
-        np.zeros(capacity, np.int32),
-        np.zeros((layout.N_ORDERS, capacity), np.uint32),
-        np.zeros((layout.N_ORDERS, buckets), np.uint32),
-        np.zeros(capacity // layout.BLOCK, np.int32),
+        _zeros(capacity, np.int32),
+        _zeros((layout.N_ORDERS, capacity), np.uint32),
+        _zeros((layout.N_ORDERS, buckets), np.uint32),
+        _zeros(capacity // layout.BLOCK, np.int32),
         np.array([layout.BLOCK, 0], np.int64),
     )
 
@@ -96,12 +117,14 @@ def new_store(budget: int) -> layout.Store:
 def new_model() -> layout.Model:
     """Tables and weights before anything was seen: longer matches are trusted more."""
     models = layout.N_MODELS
-    parents = np.zeros((models, layout.N_SOURCES * layout.LENGTH_BINS, 2))
+    parents = _zeros((models, layout.N_SOURCES * layout.LENGTH_BINS, 4))
     parents[..., 1] = 4.0
     parents[..., 0] = 4.0 * np.minimum(
         0.95, 0.15 + 0.09 * np.tile(np.arange(layout.LENGTH_BINS), layout.N_SOURCES)
     )
-    weights = np.zeros((models, 3, layout.LENGTH_BINS, layout.N_FEATURES))
+    parents[..., 2] = parents[..., 0] / parents[..., 1]
+    parents[..., 3] = (1.0 - parents[..., 2]) / parents[..., 2]
+    weights = _zeros((models, 3, layout.LENGTH_BINS, layout.N_FEATURES))
     first = weights[:, 0]
     first[..., layout.F_RELIABILITY] = 0.7
     first[..., layout.F_COUNT] = 0.2
@@ -111,10 +134,10 @@ def new_model() -> layout.Model:
     first[..., layout.F_BOTH] = 0.1
     return layout.Model(
         parents,
-        np.zeros((models, layout.N_TABLES, 512, 2)),
-        np.zeros((layout.TABLE_ROWS, 2)),
-        np.zeros((layout.TABLE_ROWS, 2)),
-        np.zeros((models, layout.RECENCY_ROWS, 2)),
+        _zeros((models, layout.N_TABLES, 512, 2)),
+        _zeros((layout.TABLE_ROWS, 2)),
+        _zeros((layout.TABLE_ROWS, 2)),
+        _zeros((models, layout.RECENCY_ROWS, 2)),
         weights,
         np.tile([40.0, 20.0, 0.0], (models, 1)),
     )
@@ -130,22 +153,24 @@ def new_log(context: Context) -> layout.Log:
     """Room for the last draft of every request."""
     n, margin = context.max_requests, layout.MAX_CANDIDATES
     return layout.Log(
-        np.zeros((n, context.max_draft + 2, layout.DEPTH_FIELDS), np.int64),
-        np.zeros((n, layout.LOG_TOKENS + margin, layout.TOKEN_FIELDS), np.int64),
-        np.zeros((n, layout.LOG_TOKENS + margin, layout.N_FEATURES)),
-        np.zeros((n, layout.LOG_TOKENS + margin)),
-        np.zeros((n, layout.LOG_CANDIDATES + margin, layout.CANDIDATE_FIELDS), np.int64),
+        _zeros((n, context.max_draft + 2, layout.DEPTH_FIELDS), np.int64),
+        _zeros((n, layout.LOG_TOKENS + margin, layout.TOKEN_FIELDS), np.int64),
+        _zeros((n, layout.LOG_TOKENS + margin, layout.N_FEATURES)),
+        _zeros((n, layout.LOG_TOKENS + margin)),
+        _zeros((n, layout.LOG_CANDIDATES + margin, layout.CANDIDATE_FIELDS), np.int64),
     )
 
 
 def new_scratch(context: Context) -> layout.Scratch:
     """Work space for one thread."""
     return layout.Scratch(
-        np.zeros(layout.CONTEXT, np.int32),
-        np.zeros(context.max_draft + 1, np.int32),
-        np.zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
-        np.zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
-        np.zeros(layout.N_ORDERS, np.int64),
+        _zeros(layout.CONTEXT, np.int32),
+        _zeros(context.max_draft + 1, np.int32),
+        _zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
+        _zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
+        _zeros(layout.N_FEATURES),
+        _zeros(layout.N_ORDERS, np.int64),
+        _zeros(layout.N_SOURCES, np.int64),
     )
 
 

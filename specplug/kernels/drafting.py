@@ -8,14 +8,16 @@ draft would lower the goodput.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from specplug.kernels._jit import lean_kernel
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
-    BY_AGE,
-    BY_NEAR,
     BY_RANK,
-    CANDIDATE_FIELDS,
     CELL,
+    CLASS,
     D_CANDIDATE_START,
     D_CANDIDATES,
     D_SET,
@@ -29,6 +31,7 @@ from specplug.kernels.layout import (
     M_COST,
     M_TOKENS,
     M_UPDATES,
+    N_CLASSES,
     N_DEPTHS,
     N_DRAFTED,
     N_FEATURES,
@@ -36,9 +39,9 @@ from specplug.kernels.layout import (
     N_MODEL,
     N_POINTER,
     N_SOURCES,
+    N_TABLES,
     PAGE,
     PAGE_BITS,
-    PARENT,
     POSITION,
     S_END,
     SOURCE,
@@ -67,41 +70,52 @@ FULL = 20000.0
 
 
 @lean_kernel
-def _next_tokens(state: State, slot: Index, depth: Index, count: Index) -> Index:
-    """Keep the candidates that have a next token, and write it. Copying may run into the draft itself."""
-    slots, store, candidates = state.slots, state.store, state.scratch.candidates
-    length = slots.numbers[slot, N_LENGTH]
-    end = store.numbers[S_END]
+def _next_token(state: State, slot: Index, depth: Index, source: Index, position: Index) -> Index:
+    """What follows at ``position``, -1 if nothing does. Copying may run into the draft itself."""
+    if source == STORE:
+        if position < state.store.numbers[S_END]:
+            return state.store.tokens[physical(state.store, position)]
+        return np.int32(-1)
+    length = state.slots.numbers[slot, N_LENGTH]
+    if position < length:
+        return token_at(state.slots, slot, position)
+    if position - length < depth:
+        return state.scratch.drafted[position - length]
+    return np.int32(-1)
+
+
+@lean_kernel
+def _enter(state: State, slot: Index, count: Index) -> Index:
+    """Write the candidates found that have a next token into the first rows of the log; returns how many."""
+    found, log = state.scratch.candidates, state.log.candidates[slot]
     kept = 0
     for row in range(count):
-        position = candidates[row, POSITION]
-        token: Index = -1
-        if candidates[row, SOURCE] == STORE:
-            if position < end:
-                token = store.tokens[physical(store, position)]
-        elif position < length:
-            token = token_at(slots, slot, position)
-        elif position - length < depth:
-            token = state.scratch.drafted[position - length]
+        token = _next_token(state, slot, 0, found[row, SOURCE], found[row, POSITION])
         if token >= 0:
-            for field in range(CANDIDATE_FIELDS):
-                candidates[kept, field] = candidates[row, field]
-            candidates[kept, TOKEN] = token
+            for field in range(TOKEN):
+                log[kept, field] = found[row, field]
+            log[kept, TOKEN] = token
             kept += 1
     return kept
 
 
 @lean_kernel
-def _follow(state: State, token: Index, count: Index) -> Index:
-    """Advance the candidates that guessed ``token``; the first KEEP of own text and of the store survive."""
-    candidates = state.scratch.candidates
-    kept = 0
+def _advance(state: State, slot: Index, depth: Index, count: Index) -> Index:
+    """Write the candidates at ``depth - 1`` that guessed the drafted token and have a next one to ``depth``.
+
+    The first KEEP of own text and of the store survive. Returns how many do.
+    """
+    log, depths = state.log.candidates[slot], state.log.depths[slot]
+    start, kept = depths[depth - 1, D_CANDIDATE_START], depths[depth, D_CANDIDATE_START]
+    token = state.scratch.drafted[depth - 1]
+    first = kept
     own = 0
     stored = 0
-    for row in range(count):
-        if candidates[row, TOKEN] != token:
+    for row in range(start, start + count):
+        if log[row, TOKEN] != token:
             continue
-        if candidates[row, SOURCE] == STORE:
+        source = log[row, SOURCE]
+        if source == STORE:
             stored += 1
             if stored > KEEP:
                 continue
@@ -109,17 +123,21 @@ def _follow(state: State, token: Index, count: Index) -> Index:
             own += 1
             if own > KEEP:
                 continue
-        for field in range(CANDIDATE_FIELDS):
-            candidates[kept, field] = candidates[row, field]
-        candidates[kept, POSITION] += 1
-        candidates[kept, LENGTH] = min(63, candidates[kept, LENGTH] + 1)
-        kept += 1
-    return kept
+        position = log[row, POSITION] + 1
+        following = _next_token(state, slot, depth, source, position)
+        if following >= 0:
+            log[kept, POSITION] = position
+            log[kept, LENGTH] = min(63, log[row, LENGTH] + 1)
+            log[kept, CLASS] = log[row, CLASS]
+            log[kept, SOURCE] = source
+            log[kept, TOKEN] = following
+            kept += 1
+    return kept - first
 
 
 @lean_kernel
 def _log_depth(state: State, slot: Index, depth: Index, count: Index) -> None:
-    """Keep the candidates of this depth in the log and open the next depth; what does not fit is forgotten."""
+    """Keep this depth in the log and open the next one behind it; what does not fit is overwritten."""
     log = state.log
     here, after = log.depths[slot, depth], log.depths[slot, depth + 1]
     token_end = here[D_TOKEN_START] + here[D_TOKENS]
@@ -131,9 +149,6 @@ def _log_depth(state: State, slot: Index, depth: Index, count: Index) -> None:
         after[D_CANDIDATE_START] = start
         return
     here[D_CANDIDATES] = count
-    for row in range(count):
-        for field in range(CANDIDATE_FIELDS):
-            log.candidates[slot, start + row, field] = state.scratch.candidates[row, field]
     after[D_TOKEN_START] = token_end
     after[D_CANDIDATE_START] = start + count
 
@@ -156,7 +171,7 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
     surviving = 1.0
     drafted = 0
     for depth in range(ceiling):
-        count = _next_tokens(state, slot, depth, count)
+        count = _advance(state, slot, depth, count) if depth > 0 else _enter(state, slot, count)
         if count == 0:
             break
         top = rank_tokens(state, slot, depth, count, previous)
@@ -174,7 +189,6 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
         state.calls.survival[row, depth] = surviving
         drafted += 1
         previous = token
-        count = _follow(state, token, count)
     numbers[slot, N_DRAFTED] = drafted
     return drafted
 
@@ -219,7 +233,8 @@ def _learn_tokens(state: State, slot: Index, depth: Index, true: Index) -> None:
     depths = log.depths[slot, depth]
     which = state.slots.numbers[slot, N_MODEL]
     model.numbers[which, M_UPDATES] += 1.0
-    step = STEP_SIZE * max(STEP_FLOOR, (1.0 + model.numbers[which, M_UPDATES] / STEP_DECAY) ** -0.5)
+    decay = 1.0 / math.sqrt(1.0 + model.numbers[which, M_UPDATES] / STEP_DECAY)
+    step = STEP_SIZE * max(STEP_FLOOR, decay)
     w = model.weights[which]
     start = depths[D_TOKEN_START]
     for row in range(start, start + depths[D_TOKENS]):
@@ -242,21 +257,23 @@ def _learn_candidates(state: State, slot: Index, depth: Index, true: Index) -> N
     log, model, numbers = state.log, state.model, state.slots.numbers
     depths = log.depths[slot, depth]
     which = numbers[slot, N_MODEL]
+    longest = state.scratch.longest
     for source in range(N_SOURCES):
-        longest = -1
-        pointer = numbers[slot, N_POINTER + source] + 1  # without a supporter copying just goes on
-        for row in range(depths[D_CANDIDATES]):
-            c = log.candidates[slot, depths[D_CANDIDATE_START] + row]
-            if c[SOURCE] != source:
-                continue
-            hit = 1.0 if c[TOKEN] == true else 0.0
-            for table in (BY_RANK, BY_NEAR, BY_AGE):
-                _count_hit(model.cells[which, table], c[CELL + table], hit)
-            _count_hit(model.parents[which], c[PARENT], hit)
-            if hit > 0.0 and c[LENGTH] > longest:
-                longest = c[LENGTH]
-                pointer = c[POSITION] + 1
-        numbers[slot, N_POINTER + source] = pointer
+        longest[source] = -1
+        numbers[slot, N_POINTER + source] += 1  # without a supporter copying just goes on
+    start = depths[D_CANDIDATE_START]
+    for row in range(start, start + depths[D_CANDIDATES]):
+        c = log.candidates[slot, row]
+        hit = 1.0 if c[TOKEN] == true else 0.0
+        for table in range(N_TABLES):
+            _count_hit(model.cells[which, table], c[CELL + table], hit)
+        parent = model.parents[which, c[CELL + BY_RANK] // N_CLASSES]
+        _count_hit(model.parents[which], c[CELL + BY_RANK] // N_CLASSES, hit)
+        parent[2] = parent[0] / parent[1]
+        parent[3] = (1.0 - parent[2]) / parent[2]
+        if hit > 0.0 and c[LENGTH] > longest[c[SOURCE]]:
+            longest[c[SOURCE]] = c[LENGTH]
+            numbers[slot, N_POINTER + c[SOURCE]] = c[POSITION] + 1
 
 
 @lean_kernel

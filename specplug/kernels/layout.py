@@ -56,11 +56,13 @@ LINKED_PER_CALL = 1 << 14
 PROMPT, OUTPUT, STORE = 0, 1, 2
 N_SOURCES = 3
 
-#: Columns of a candidate (int64).
-POSITION, LENGTH, EDIT, RANK, SOURCE, TOKEN, CELL = 0, 1, 2, 3, 4, 5, 6
+#: Columns of a candidate (int64, one cache line): its place, match length, class (edit extension and rank), source,
+#: the token that it guesses, and its cells in the candidate tables.
+POSITION, LENGTH, CLASS, SOURCE, TOKEN, CELL = 0, 1, 2, 3, 4, 5
 N_TABLES = 3
-PARENT = CELL + N_TABLES
-CANDIDATE_FIELDS = PARENT + 1
+CANDIDATE_FIELDS = CELL + N_TABLES
+#: Classes: three bins of the edit extension times three of the rank.
+N_CLASSES = 9
 
 #: Tables of a candidate: by edit extension and rank, by nearness to the copy pointer, by age.
 BY_RANK, BY_NEAR, BY_AGE = 0, 1, 2
@@ -149,7 +151,7 @@ class Model(NamedTuple):
     differs more between kinds of traffic than within one.
 
     Attributes:
-        parents: float64 ``[M, N_SOURCES * LENGTH_BINS, 2]``.
+        parents: float64 ``[M, N_SOURCES * LENGTH_BINS, 4]``: hits, trials, their ratio, the odds against a hit.
         cells: float64 ``[M, N_TABLES, 512, 2]``.
         by_token, by_context: float64 ``[TABLE_ROWS, 2]``; all models hash into the same rows.
         by_recency: float64 ``[M, RECENCY_ROWS, 2]``.
@@ -171,6 +173,8 @@ class Log(NamedTuple):
     """The last draft of each request, kept until its outcome is known.
 
     The arrays have :data:`MAX_CANDIDATES` rows of margin, so that a depth which no longer fits can still be ranked.
+
+    The candidates of a depth are advanced to the next one from log row to log row.
 
     Attributes:
         depths: int64 ``[slots, K + 1, DEPTH_FIELDS]``.
@@ -195,14 +199,17 @@ class Scratch(NamedTuple):
         drafted: int32 ``[K + 1]``, the tokens chosen so far and the first one not proposed.
         candidates: int64 ``[MAX_CANDIDATES, CANDIDATE_FIELDS]``.
         best: float64 ``[MAX_CANDIDATES, N_SOURCES + 1]``, per distinct token: reliability by source, match length.
-        hashes: int64 ``[N_ORDERS]``.
+        weights: float64 ``[N_FEATURES]``, the sum of the weight sets of a depth.
+        hashes: int64 ``[N_ORDERS]``; longest: int64 ``[N_SOURCES]``.
     """
 
     context: NDArray[np.int32]
     drafted: NDArray[np.int32]
     candidates: NDArray[np.int64]
     best: NDArray[np.float64]
+    weights: NDArray[np.float64]
     hashes: NDArray[np.int64]
+    longest: NDArray[np.int64]
 
 
 class Calls(NamedTuple):
@@ -273,7 +280,9 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "drafted": (np.int32, 1),
         "candidates": (np.int64, 2),
         "best": (np.float64, 2),
+        "weights": (np.float64, 1),
         "hashes": (np.int64, 1),
+        "longest": (np.int64, 1),
     },
     "calls": {
         "slots": (np.int32, 1),

@@ -14,8 +14,8 @@ import numpy as np
 from specplug.kernels._jit import lean_kernel
 from specplug.kernels.layout import (
     BLOCK,
+    CLASS,
     CONTEXT,
-    EDIT,
     LENGTH,
     LONGEST,
     MAX_CANDIDATES,
@@ -35,7 +35,6 @@ from specplug.kernels.layout import (
     PAGE_BITS,
     POSITION,
     PROMPT,
-    RANK,
     S_END,
     SOURCE,
     STORE,
@@ -122,18 +121,33 @@ def _edit_extension(
 
 
 @lean_kernel
+def class_of(edit: Index, rank: Index) -> Index:
+    """The class of a candidate by its edit extension and its rank in the chain."""
+    edits = 0 if edit < 3 else (1 if edit < 7 else 2)
+    ranks = 0 if rank == 0 else (1 if rank <= 3 else 2)
+    return 3 * edits + ranks
+
+
+@lean_kernel
 def _take(
-    state: State, owner: Index, position: Index, length: Index, size: Index, row: Index
+    state: State,
+    owner: Index,
+    position: Index,
+    length: Index,
+    rank: Index,
+    size: Index,
+    row: Index,
 ) -> None:
-    """Write position, length and edit extension of a candidate; ``owner`` is its slot, or negative for the store."""
+    """Write position, length and class of a candidate; ``owner`` is its slot, or negative for the store."""
     candidates = state.scratch.candidates
-    candidates[row, POSITION] = position
-    candidates[row, LENGTH] = length
-    candidates[row, EDIT] = 0
+    edit: Index = 0
     if 2 * length < MAX_MATCH:  # beyond that an edit further back says nothing more
-        candidates[row, EDIT] = _edit_extension(
+        edit = _edit_extension(
             state.slots, owner, state.store, position - length, state.scratch.context, size - length
         )
+    candidates[row, POSITION] = position
+    candidates[row, LENGTH] = length
+    candidates[row, CLASS] = class_of(edit, rank)
 
 
 @lean_kernel
@@ -158,8 +172,7 @@ def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Ind
                 break
             length = _match_length(slots, slot, store, position, context, size)
             if ORDERS[order] <= length < longer:
-                _take(state, slot, position, length, size, count)
-                candidates[count, RANK] = rank
+                _take(state, slot, position, length, rank, size, count)
                 candidates[count, SOURCE] = (
                     PROMPT if position < slots.numbers[slot, N_PROMPT] else OUTPUT
                 )
@@ -200,8 +213,7 @@ def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Inde
             length = _match_length(slots, -1, store, position, context, size)
             if length >= ORDERS[order] and store.namespaces[place // BLOCK] == namespace:
                 if length < longer:
-                    _take(state, -1, position, length, size, count)
-                    candidates[count, RANK] = rank
+                    _take(state, -1, position, length, rank, size, count)
                     candidates[count, SOURCE] = STORE
                     count += 1
                 rank += 1
@@ -225,17 +237,17 @@ def _find_by_pointers(state: State, slot: Index, size: Index, count: Index) -> I
             position = slots.numbers[slot, N_POINTER + source] - inserted
             if position <= low + MAX_EDIT or position >= end or count >= MAX_CANDIDATES:
                 continue
+            extension = _edit_extension(slots, owner, store, position, scratch.context, size)
+            if extension == 0:
+                continue
             known = False
             for other in range(count):
                 same = (candidates[other, SOURCE] == STORE) == (source == STORE)
-                if same and candidates[other, POSITION] == position:
-                    known = True
-            extension = _edit_extension(slots, owner, store, position, scratch.context, size)
-            if extension > 0 and not known:
+                known |= same and candidates[other, POSITION] == position
+            if not known:
                 candidates[count, POSITION] = position
                 candidates[count, LENGTH] = 0
-                candidates[count, EDIT] = extension
-                candidates[count, RANK] = inserted
+                candidates[count, CLASS] = class_of(extension, inserted)
                 candidates[count, SOURCE] = source
                 count += 1
     return count

@@ -18,10 +18,11 @@ from specplug.kernels.layout import (
     BY_NEAR,
     BY_RANK,
     CELL,
+    CLASS,
+    D_CANDIDATE_START,
     D_SET,
     D_TOKEN_START,
     D_TOKENS,
-    EDIT,
     F_AGE,
     F_BOTH,
     F_CONTEXT,
@@ -33,7 +34,9 @@ from specplug.kernels.layout import (
     F_TOKEN,
     LENGTH,
     LENGTH_BINS,
+    MAX_CANDIDATES,
     MAX_STEPS,
+    N_CLASSES,
     N_FEATURES,
     N_INDEXED,
     N_LENGTH,
@@ -43,10 +46,8 @@ from specplug.kernels.layout import (
     OUTPUT,
     PAGE,
     PAGE_BITS,
-    PARENT,
     POSITION,
     PROMPT,
-    RANK,
     S_END,
     SOURCE,
     STORE,
@@ -66,34 +67,22 @@ SHRINK_TOKEN = 1.0
 SHRINK_RECENCY = 4.0
 
 
-@lean_kernel
-def _length_bin(length: Index) -> Index:
-    """Twelve bins of match lengths: exact up to 4, then coarser."""
-    if length <= 4:
-        return length
-    if length <= 8:
-        return 5 if length <= 6 else 6
-    if length <= 16:
-        return 7 if length <= 12 else 8
-    if length <= 32:
-        return 9 if length <= 24 else 10
-    return 11
+#: Twelve bins of match lengths: exact up to 4, then coarser.
+_LENGTH_BIN: Any = np.searchsorted([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32], np.arange(64))
+#: Logarithms of numbers of supporters.
+_LOG = np.array([-math.inf, *(math.log(n) for n in range(1, MAX_CANDIDATES + 1))])
 
 
 @lean_kernel
 def _log2_bin(value: Index, top: Index) -> Index:
     """Floor of the binary logarithm of ``value`` (0 for values below 2), at most ``top``."""
+    if value >> top > 0:
+        return top
     result = 0
-    while value > 1 and result < top:
+    while value > 1:
         value >>= 1
         result += 1
     return result
-
-
-@lean_kernel
-def _rate(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
-    """Hit rate of a cell, shrunk to ``prior`` by ``strength`` pseudo-counts."""
-    return (table[row, 0] + strength * prior) / (table[row, 1] + strength)
 
 
 @lean_kernel
@@ -108,7 +97,7 @@ def _odds(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
 def _hash_row(token: Any, length: Index, model: Index) -> Any:
     """Row of a token at a match length in the hashed tables, for one model."""
     mixed = np.int64(token) * np.int64(2654435769) + np.int64(model) * np.int64(40503)
-    return ((mixed >> 7) & (TABLE_ROWS // 8 - 1)) * 8 + min(_length_bin(length), 7)
+    return ((mixed >> 7) & (TABLE_ROWS // 8 - 1)) * 8 + min(_LENGTH_BIN[length], 7)
 
 
 @lean_kernel
@@ -134,20 +123,18 @@ def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
 
 
 @lean_kernel
-def _classify(state: State, slot: Index, depth: Index, row: Index) -> None:
-    """Write the table cells of candidate ``row``, which has been followed for ``depth`` tokens."""
-    c = state.scratch.candidates[row]
+def _classify(state: State, slot: Index, depth: Index, row: Index) -> Index:
+    """Write the table cells of the candidate in log row ``row``, followed for ``depth`` tokens; returns its parent."""
+    c = state.log.candidates[slot, row]
     numbers = state.slots.numbers[slot]
-    parent = c[SOURCE] * LENGTH_BINS + _length_bin(c[LENGTH])
-    edit = 0 if c[EDIT] < 3 else (1 if c[EDIT] < 7 else 2)
-    rank = 0 if c[RANK] == 0 else (1 if c[RANK] <= 3 else 2)
+    parent = c[SOURCE] * LENGTH_BINS + _LENGTH_BIN[c[LENGTH]]
     offset = c[POSITION] - depth - numbers[N_POINTER + c[SOURCE]]
     near = 2 if offset == 0 else (1 if -16 < offset < 48 else 0)
     end = state.store.numbers[S_END] if c[SOURCE] == STORE else numbers[N_LENGTH]
-    c[PARENT] = parent
-    c[CELL + BY_RANK] = (parent * 3 + edit) * 3 + rank
+    c[CELL + BY_RANK] = parent * N_CLASSES + c[CLASS]
     c[CELL + BY_NEAR] = parent * 3 + near
-    c[CELL + BY_AGE] = parent * 12 + _log2_bin(max(1, end - c[POSITION] + depth), 11)
+    c[CELL + BY_AGE] = parent * 12 + _log2_bin(end - c[POSITION] + depth, 11)
+    return parent
 
 
 @lean_kernel
@@ -166,34 +153,45 @@ def _gather_token(
 
 @lean_kernel
 def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: Index) -> Index:
-    """Group ``count`` candidates by their next token into the log at row ``start``; returns the number of tokens.
+    """Sum up the candidates per distinct token, into the log's rows from ``start`` on; returns how many tokens.
 
-    Fills, per token, ``scratch.best`` (reliability by source, match length) and the raw features from its supporters.
+    Their number, and the best odds ratios by nearness and by age, stand in the features for now.
     """
-    model, best = state.model, state.scratch.best
     which = state.slots.numbers[slot, N_MODEL]
+    parents, cells, best = state.model.parents[which], state.model.cells[which], state.scratch.best
     tokens, features = state.log.tokens[slot, start:], state.log.features[slot, start:]
+    first = state.log.depths[slot, depth, D_CANDIDATE_START]
     found = 0
-    for row in range(count):
-        _classify(state, slot, depth, row)
-        c = state.scratch.candidates[row]
-        prior = model.parents[which, c[PARENT], 0] / model.parents[which, c[PARENT], 1]
-        prior_odds = prior / (1.0 - prior)
-        r = _rate(model.cells[which, BY_RANK], c[CELL + BY_RANK], SHRINK_CELL, prior)
+    for row in range(first, first + count):
+        parent = _classify(state, slot, depth, row)
+        c = state.log.candidates[slot, row]
+        prior, against = parents[parent, 2], parents[parent, 3]
+        cell = c[CELL + BY_RANK]
+        r = (cells[BY_RANK, cell, 0] + SHRINK_CELL * prior) / (
+            cells[BY_RANK, cell, 1] + SHRINK_CELL
+        )
         known = found
         t, found = _gather_token(state, tokens, found, c[TOKEN])
         if found > known:
             features[t, :] = 0.0
         best[t, c[SOURCE]] = max(best[t, c[SOURCE]], min(0.995, max(0.005, r)))
         best[t, N_SOURCES] = max(best[t, N_SOURCES], c[LENGTH])
-        near = (
-            _odds(model.cells[which, BY_NEAR], c[CELL + BY_NEAR], SHRINK_CELL, prior) / prior_odds
-        )
-        age = _odds(model.cells[which, BY_AGE], c[CELL + BY_AGE], SHRINK_CELL, prior) / prior_odds
+        near = _odds(cells[BY_NEAR], c[CELL + BY_NEAR], SHRINK_CELL, prior) * against
+        age = _odds(cells[BY_AGE], c[CELL + BY_AGE], SHRINK_CELL, prior) * against
         features[t, F_COUNT] += 1.0
         features[t, F_NEAR] = max(features[t, F_NEAR], near)
         features[t, F_AGE] = max(features[t, F_AGE], age)
     return found
+
+
+@lean_kernel
+def _log_odds_ratio(
+    table: FloatArray, row: Index, strength: float, prior: float, logit: float
+) -> Any:
+    """Logarithm of the odds of a cell over those of its prior, whose logarithm is ``logit``."""
+    if table[row, 1] == 0.0:  # nothing known yet, as so often, and no logarithm to be taken
+        return 0.0
+    return math.log(_odds(table, row, strength, prior)) - logit
 
 
 @lean_kernel
@@ -207,7 +205,7 @@ def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: In
     for q in range(depth):
         if state.scratch.drafted[q] == token:
             ago = np.int64(depth - q)
-    return _log2_bin(ago + 1, 13) * 16 + _length_bin(length)
+    return _log2_bin(ago + 1, 13) * 16 + _LENGTH_BIN[length]
 
 
 @lean_kernel
@@ -225,11 +223,11 @@ def _finish_features(state: State, slot: Index, depth: Index, row: Index, previo
     entry[2] = _hash_row(previous, length, which)
     entry[3] = _recency_row(state, slot, depth, entry[0], length)
     x[F_RELIABILITY] = logit
-    x[F_COUNT] = math.log(x[F_COUNT])
+    x[F_COUNT] = _LOG[np.int64(x[F_COUNT])]
     x[F_ONE] = 1.0
-    x[F_TOKEN] = math.log(_odds(model.by_token, entry[1], SHRINK_TOKEN, first)) - logit
-    x[F_CONTEXT] = math.log(_odds(model.by_context, entry[2], SHRINK_TOKEN, first)) - logit
-    x[F_RECENCY] = math.log(_odds(model.by_recency[which], entry[3], SHRINK_RECENCY, first)) - logit
+    x[F_TOKEN] = _log_odds_ratio(model.by_token, entry[1], SHRINK_TOKEN, first, logit)
+    x[F_CONTEXT] = _log_odds_ratio(model.by_context, entry[2], SHRINK_TOKEN, first, logit)
+    x[F_RECENCY] = _log_odds_ratio(model.by_recency[which], entry[3], SHRINK_RECENCY, first, logit)
     x[F_NEAR] = math.log(x[F_NEAR])
     x[F_AGE] = math.log(x[F_AGE])
     x[F_BOTH] = 0.0
@@ -252,7 +250,7 @@ def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> No
     crowd = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
     sets = state.log.depths[slot, depth]
     sets[D_SET] = min(depth, 3)
-    sets[D_SET + 1] = _length_bin(np.int64(longest))
+    sets[D_SET + 1] = _LENGTH_BIN[np.int64(longest)]
     sets[D_SET + 2] = 3 * crowd + kind
 
 
@@ -261,7 +259,7 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
     """Probabilities of the next tokens of ``count`` candidates, into the log; returns the row of the best.
 
     ``previous`` is the token before the guessed one. Ties go to the token found first. The log's row of this depth
-    must hold where its tokens start (D_TOKEN_START).
+    must hold where its tokens and candidates start (D_TOKEN_START, D_CANDIDATE_START).
     """
     log = state.log
     start = log.depths[slot, depth, D_TOKEN_START]
@@ -270,6 +268,9 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
     _choose_weights(state, slot, depth, found)
     sets = log.depths[slot, depth, D_SET : D_SET + 3]
     w = state.model.weights[state.slots.numbers[slot, N_MODEL]]
+    weights = state.scratch.weights
+    for f in range(N_FEATURES):
+        weights[f] = w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]
     total = 1.0  # the weight of "none of them"
     top = start
     highest = -math.inf
@@ -277,9 +278,7 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
         _finish_features(state, slot, depth, row, previous)
         z = 0.0
         for f in range(N_FEATURES):
-            z += (w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]) * log.features[
-                slot, row, f
-            ]
+            z += weights[f] * log.features[slot, row, f]
         if z > highest:
             highest = z
             top = row

@@ -5,6 +5,7 @@ Empty history or no candidate: no draft. One candidate: a copy of what follows i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -137,7 +138,7 @@ def _count_hit(table: NDArray[np.float64], row: int, hit: bool) -> None:
 def _learn_tokens(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
     model = state.models[state.streams[slot].model]
     model.updates += 1.0
-    step = 0.02 * max(0.2, (1.0 + model.updates / 1000.0) ** -0.5)
+    step = 0.02 * max(0.2, 1.0 / math.sqrt(1.0 + model.updates / 1000.0))
     for entry in depth.ranked:
         hit = entry.token == true
         for table, row in zip(

@@ -84,6 +84,11 @@ def _edit_extension(read: Reader, position: int, context: list[int], size: int) 
     )
 
 
+def class_of(edit: int, rank: int) -> int:
+    """The class of a candidate: three bins of the edit extension times three of the rank."""
+    return 3 * ((edit >= 3) + (edit >= 7)) + (rank >= 1) + (rank >= 4)
+
+
 def _walk(
     read: Reader, chains: list[list[int]], context: list[int], belongs: Callable[[int], bool]
 ) -> list[Candidate]:
@@ -104,7 +109,7 @@ def _walk(
                 edit = 0
                 if 2 * length < MAX_MATCH:
                     edit = _edit_extension(read, position - length, context, len(context) - length)
-                found.append(Candidate(position, length, edit, rank, STORE))
+                found.append(Candidate(position, length, class_of(edit, rank), STORE))
             rank += 1
     return found
 
@@ -155,5 +160,5 @@ def _by_pointers(
             )
             extension = _edit_extension(read, position, context, len(context))
             if extension > 0 and not known:
-                added.append(Candidate(position, 0, extension, inserted, source))
+                added.append(Candidate(position, 0, class_of(extension, inserted), source))
     return added

@@ -91,14 +91,12 @@ def _hash_row(token: int, length: int, model: int) -> int:
 def _classify(state: SuffixState, slot: int, depth: int, c: Candidate) -> None:
     """The table cells of a candidate that was followed for ``depth`` tokens."""
     stream = state.streams[slot]
-    edit = 0 if c.edit < 3 else 1 if c.edit < 7 else 2
-    rank = 0 if c.rank == 0 else 1 if c.rank <= 3 else 2
     offset = c.position - depth - stream.pointers[c.source]
     near = 2 if offset == 0 else 1 if -16 < offset < 48 else 0
     end = len(state.store.tokens) if c.source == STORE else len(stream.tokens)
     c.parent = c.source * LENGTH_BINS + _length_bin(c.length)
     age = _log2_bin(end - c.position + depth, 11)
-    c.cells = ((c.parent * 3 + edit) * 3 + rank, c.parent * 3 + near, c.parent * 12 + age)
+    c.cells = (c.parent * 9 + c.kind, c.parent * 3 + near, c.parent * 12 + age)
 
 
 def _features(
@@ -116,11 +114,11 @@ def _features(
     for c in group:
         hits, trials = model.parents[c.parent]
         prior = float(hits / trials)
-        prior_odds = prior / (1.0 - prior)
+        against = (1.0 - prior) / prior
         reliability = _rate(model.cells[0], c.cells[0], 4.0, prior)
         best[c.source] = max(best[c.source], min(0.995, max(0.005, reliability)))
-        near = max(near, _odds(model.cells[1], c.cells[1], 4.0, prior) / prior_odds)
-        age = max(age, _odds(model.cells[2], c.cells[2], 4.0, prior) / prior_odds)
+        near = max(near, _odds(model.cells[1], c.cells[1], 4.0, prior) * against)
+        age = max(age, _odds(model.cells[2], c.cells[2], 4.0, prior) * against)
     length = max(c.length for c in group)
     first = max(best)
     second = min(max(best[0], best[1]), best[2])

@@ -35,12 +35,14 @@ RECENCY_ROWS = 256
 
 @dataclass
 class Candidate:
-    """A place whose context resembles the end of the request; ``token`` is its guess for the next token."""
+    """A place whose context resembles the end of the request; ``token`` is its guess for the next token.
+
+    ``kind`` is its class by edit extension and rank.
+    """
 
     position: int
     length: int
-    edit: int
-    rank: int
+    kind: int
     source: int
     token: int = -1
     parent: int = 0

@@ -78,10 +78,10 @@ class Pair:
         state = self.fast.state
         size = load_context(state.slots, slot, state.scratch.context)
         count = find_candidates(state, slot, size) if size else 0
-        columns = [layout.POSITION, layout.LENGTH, layout.EDIT, layout.RANK, layout.SOURCE]
+        columns = [layout.POSITION, layout.LENGTH, layout.CLASS, layout.SOURCE]
         got = state.scratch.candidates[:count, columns].tolist()
         ref = ref_match.find_candidates(self.slow, slot) if size else []
-        assert got == [[c.position, c.length, c.edit, c.rank, c.source] for c in ref]
+        assert got == [[c.position, c.length, c.kind, c.source] for c in ref]
         return count
 
 
