@@ -11,10 +11,10 @@ from _drafters import Drafter
 
 from specplug.replay.drivers import Driver
 from specplug.replay.metrics import Tally
-from specplug.replay.oracle import Oracle
+from specplug.replay.oracle import Memory, Oracle
 from specplug.replay.simulator import replay_record
 from specplug.replay.tokenizers import TextTokenizer
-from specplug.replay.traces import LogFile
+from specplug.replay.traces import Choice, LogFile
 from specplug.types import TokenArray
 
 Requests = list[tuple[TokenArray, TokenArray]]
@@ -31,7 +31,7 @@ def load(
     """Prompts and responses of every log in a folder, as token ids, by the file's name."""
     found: dict[str, Requests] = {}
     for path in sorted(folder.glob("*.jsonl*")):
-        log = LogFile(path, strict=True, limit=limit)
+        log = LogFile(path, strict=True, choice=Choice(limit=limit))
         if only and log.name not in only:
             continue
         texts = [text for record in log for text in (record.prompt, record.response)]
@@ -43,7 +43,6 @@ def load(
 def compare(
     workloads: Mapping[str, Requests],
     drafters: Sequence[Drafter],
-    vocab_size: int,
     width: int,
     interleaved: bool,
 ) -> Tallies:
@@ -59,7 +58,7 @@ def compare(
     )
     for number, group in enumerate(groups):
         drivers = {d.name: d.make() for d in drafters}
-        oracle = Oracle(vocab_size, width)
+        memory, oracle = Memory(width + 1), Oracle(width)
         for start in range(0, len(group), TURN if interleaved else len(group) or 1):
             turn = group[start : start + (TURN if interleaved else len(group))]
             print(f"  {turn[0][0] if not interleaved else f'{start} of {len(group)}'}", flush=True)
@@ -69,7 +68,8 @@ def compare(
             for name in names:
                 _play(drivers[name], name, turn, tallies)
             for workload, prompt, response in turn:
-                oracle.replay(prompt, response, tallies[workload][ORACLE])
+                seen = memory.look(prompt, response)
+                oracle.replay(prompt, response, seen, tallies[workload][ORACLE])
     return tallies
 
 

@@ -47,7 +47,7 @@ def replays(
     for order in chosen.order:
         print(f"replay, order {order}", flush=True)
         group = drafters(context, chosen.cost, chosen.proposer)
-        tallies = compare(workloads, group, vocab, chosen.width, order == "interleaved")
+        tallies = compare(workloads, group, chosen.width, order == "interleaved")
         costs = {d.name: chosen.cost if d.cost is None else [d.cost] for d in group}
         costs[ORACLE] = chosen.cost
         found[order] = {

@@ -96,7 +96,7 @@ class ProposerDriver:
 
     def draft(self) -> Draft:
         """See :class:`Driver`."""
-        return first_row(self._out)
+        return row_of(self._out)
 
     def end(self, new: TokenArray) -> None:
         """See :class:`Driver`."""
@@ -160,7 +160,7 @@ class SessionDriver(HeldText):
 
     def draft(self) -> Draft:
         """See :class:`Driver`."""
-        return first_row(self._out)
+        return row_of(self._out)
 
     def end(self, new: TokenArray) -> None:
         """See :class:`Driver`. Engines learn only afterwards that a request is over, so there is a last step."""
@@ -176,11 +176,11 @@ class SessionDriver(HeldText):
         return broken_invariant_of(self.session.proposer)
 
 
-def first_row(out: DraftBuffers) -> Draft:
-    """Row 0 of draft buffers, as views."""
-    n = int(out.lengths[0])
-    parents = None if out.parents is None else out.parents[0, :n]
-    return Draft(out.tokens[0, :n], out.survival[0, :n], parents)
+def row_of(out: DraftBuffers, row: int = 0) -> Draft:
+    """One row of draft buffers, as views."""
+    n = int(out.lengths[row])
+    parents = None if out.parents is None else out.parents[row, :n]
+    return Draft(out.tokens[row, :n], out.survival[row, :n], parents)
 
 
 def memory_of(proposer: object) -> Mapping[str, int] | None:

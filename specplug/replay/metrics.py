@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ RELIABILITY_BINS = 10
 SETTLED_STEPS = 2000
 #: What a proposer's ``memory()`` says of its shared store.
 STORE_FIGURES = ("store_bytes", "store_tokens", "store_capacity")
+#: Buckets of a series: even, at least 2.
+SERIES_BUCKETS = 64
+#: Shortest match of each bin of :class:`ByMatch`.
+MATCH_BINS = (0, 1, 2, 3, 5, 9, 17)
 #: Histogram bins per factor of two: neighbouring bins are 1.1 % apart.
 _PER_OCTAVE = 64
 
@@ -56,6 +61,60 @@ class Reliability:
             for b, n in enumerate(self.tokens.tolist())
             if n
         ]
+
+
+class Series:
+    """Steps in the order in which they came, in at most :data:`SERIES_BUCKETS` buckets of equally many steps."""
+
+    def __init__(self) -> None:
+        self.every = 1
+        self._rows: list[list[int]] = []
+        self._filled = 0
+
+    def add(self, emitted: int, drafted: int, accepted: int) -> None:
+        """Count one step."""
+        if not self._rows or self._filled == self.every:
+            if len(self._rows) == SERIES_BUCKETS:
+                self._halve()
+            self._rows.append([0, 0, 0, 0])
+            self._filled = 0
+        row = self._rows[-1]
+        row[0] += 1
+        row[1] += emitted
+        row[2] += drafted
+        row[3] += accepted
+        self._filled += 1
+
+    def _halve(self) -> None:
+        pairs = zip(self._rows[::2], self._rows[1::2], strict=True)
+        self._rows = [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
+        self.every *= 2
+
+    def rows(self) -> list[dict[str, int]]:
+        """Per bucket: steps, tokens emitted, drafted, accepted."""
+        names = ("steps", "emitted", "drafted", "accepted")
+        return [dict(zip(names, row, strict=True)) for row in self._rows]
+
+
+class ByMatch:
+    """Steps by how much of the text before them stood earlier, see :class:`specplug.replay.oracle.Repetition`."""
+
+    def __init__(self) -> None:
+        self._rows = [[0, 0, 0, 0] for _ in MATCH_BINS]
+
+    def add(self, match: int, emitted: int, drafted: int, accepted: int) -> None:
+        """Count one step."""
+        row = self._rows[bisect.bisect_right(MATCH_BINS, match) - 1]
+        row[0] += 1
+        row[1] += emitted
+        row[2] += drafted
+        row[3] += accepted
+
+    def rows(self) -> list[dict[str, int]]:
+        """Per bin that has steps: its shortest match, steps, tokens emitted, drafted, accepted."""
+        names = ("from", "steps", "emitted", "drafted", "accepted")
+        rows = zip(MATCH_BINS, self._rows, strict=True)
+        return [dict(zip(names, (start, *row), strict=True)) for start, row in rows if row[0]]
 
 
 class Durations:
@@ -137,6 +196,8 @@ class Tally:
         response_tokens: the same, first tokens included.
         emitted: response tokens that came from steps: all but the first of each request, which the prefill gives.
         request_bytes, request_tokens: sums over requests, each taken when it ended, where the proposer tells.
+        draft_lengths: how many steps drafted so many tokens (in a tree: so deep), from 0 on.
+        accepted_lengths: how many steps accepted so many.
         store: ``store_bytes``, ``store_tokens`` and ``store_capacity`` of what requests share, at the end.
     """
 
@@ -151,10 +212,33 @@ class Tally:
     accepted: int = 0
     request_bytes: int = 0
     request_tokens: int = 0
+    draft_lengths: list[int] = field(default_factory=list)
+    accepted_lengths: list[int] = field(default_factory=list)
+    series: Series = field(default_factory=Series)
+    by_match: ByMatch = field(default_factory=ByMatch)
     store: dict[str, int] = field(default_factory=dict)
     reliability: Reliability = field(default_factory=Reliability)
     settled: Reliability = field(default_factory=Reliability)
     host: HostTime = field(default_factory=HostTime)
+
+    def step(self, emitted: int, drafted: int, accepted: int, depth: int) -> None:
+        """Count one step that drafted ``drafted`` tokens, ``depth`` of them in a row."""
+        self.steps += 1
+        self.emitted += emitted
+        self.drafted_steps += drafted > 0
+        self.drafted += drafted
+        self.accepted += accepted
+        _count(self.draft_lengths, depth)
+        _count(self.accepted_lengths, accepted)
+        self.series.add(emitted, drafted, accepted)
+
+    def by_position(self) -> list[dict[str, int]]:
+        """Per draft position: steps that drafted so far, and those that were accepted so far."""
+        reached = [sum(self.accepted_lengths[j + 1 :]) for j in range(len(self.draft_lengths) - 1)]
+        return [
+            {"drafted": sum(self.draft_lengths[j + 1 :]), "accepted": n}
+            for j, n in enumerate(reached)
+        ]
 
     @property
     def mean_acceptance_length(self) -> float | None:
@@ -197,6 +281,10 @@ class Tally:
             f"calibration_error_after_{SETTLED_STEPS}_steps": self.settled.error,
             "reliability": self.reliability.rows(),
             f"reliability_after_{SETTLED_STEPS}_steps": self.settled.rows(),
+            "by_position": self.by_position(),
+            "draft_lengths": list(self.draft_lengths),
+            "by_match_length": self.by_match.rows(),
+            "over_time": self.series.rows(),
             "memory": {
                 "request_bytes_per_token": self.request_bytes / self.request_tokens
                 if self.request_tokens
@@ -205,6 +293,12 @@ class Tally:
             },
             "host": self.host.figures(self.prompt_tokens),
         }
+
+
+def _count(histogram: list[int], value: int) -> None:
+    if value >= len(histogram):
+        histogram.extend([0] * (value + 1 - len(histogram)))
+    histogram[value] += 1
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

@@ -10,43 +10,95 @@ keeps its place in a copy across an edit (specplug's does) knows what follows a 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from specplug.replay.metrics import Tally
-from specplug.types import TOKEN_DTYPE, TokenArray
+from specplug.types import TokenArray
 
-#: Tokens of earlier outputs that are remembered; older ones are forgotten, so that memory and time stay bounded.
-STORE_TOKENS = 1 << 20
+#: Tokens of earlier outputs that are remembered: at least half of these, the newest ones. Bounds memory and time.
+STORE_TOKENS = 1 << 18
+
+
+class Repetition(NamedTuple):
+    """What of a response stood earlier, in its request or in earlier outputs.
+
+    Attributes:
+        ahead: int64 ``[m]``: how many tokens from here on.
+        behind: int64 ``[m]``: how many tokens before here, the *match length* of a step that drafts this position.
+    """
+
+    ahead: NDArray[np.int64]
+    behind: NDArray[np.int64]
+
+
+class Memory:
+    """Finds repetition. One state for all requests, in the order in which they come.
+
+    Args:
+        limit: longest stretch that is told apart.
+        store_tokens: see :data:`STORE_TOKENS`.
+    """
+
+    def __init__(self, limit: int, store_tokens: int = STORE_TOKENS) -> None:
+        from specplug.kernels import earlier
+
+        self._kernels = earlier
+        self._limit = limit
+        self._half = max(1, store_tokens // 2)
+        size = _table_size(self._half * limit)
+        self._new = np.zeros(size, np.uint64)
+        self._old = np.zeros(size, np.uint64)
+        self._held = 0
+        self._wanted = np.zeros(1 << earlier.PAIR_BITS, np.bool_)
+
+    def look(self, prompt: TokenArray, response: TokenArray) -> Repetition:
+        """What of ``response`` (int32 ``[m]``) stood earlier; afterwards it is an earlier output itself.
+
+        Cost O((n + m) * limit) at most, with a prompt of ``n`` tokens.
+        """
+        text = np.concatenate([prompt, response])
+        # Where a stretch that ends inside the response may begin.
+        asked = min(len(text), len(response) + self._limit)
+        out = np.zeros(asked, np.int64)
+        tail = text[len(text) - asked :]
+        self._wanted[:] = False
+        self._kernels.mark_pairs(tail, self._wanted)
+        pairs = int(self._kernels.count_pairs(text, self._wanted))
+        own = np.zeros(_table_size(len(text) + (pairs + 1) * self._limit), np.uint64)
+        self._kernels.longest_earlier(
+            text, self._wanted, own, self._new, self._old, self._limit, out
+        )
+        self._remember(response)
+        return Repetition(out[asked - len(response) :], _behind(out, len(response), self._limit))
+
+    def _remember(self, response: TokenArray) -> None:
+        response = response[-self._half :]
+        if self._held + len(response) > self._half:
+            self._new, self._old = self._old, self._new
+            self._new[:] = 0
+            self._held = 0
+        self._held += len(response)
+        self._kernels.add_text(self._new, response, self._limit)
 
 
 class Oracle:
-    """Replays requests like a drafter that knows the answer. One state for all of them, like a proposer.
+    """Counts the steps of a drafter that knows the answer."""
 
-    Cost per request: a few passes over the store, its prompt and its output.
-    """
-
-    def __init__(self, vocab_size: int, width: int, store_tokens: int = STORE_TOKENS) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self, width: int) -> None:
         self._width = width
-        self._limit = store_tokens
-        self._store = np.full(2 * store_tokens, vocab_size, TOKEN_DTYPE)
-        self._end = 0
 
-    def replay(self, prompt: TokenArray, response: TokenArray, tally: Tally) -> None:
-        """Count the oracle's steps for one request (int32 ``[n]``, int32 ``[m]``); ids below ``vocab_size``."""
+    def replay(
+        self, prompt: TokenArray, response: TokenArray, seen: Repetition, tally: Tally
+    ) -> None:
+        """Count the oracle's steps for one request (int32 ``[n]``, int32 ``[m]``)."""
         total = len(response)
         if total < 2:
             tally.short += 1
             return
-        store = self._store[max(0, self._end - self._limit) : self._end]
-        # One id above the vocabulary separates texts; continuations never agree on it, as no response holds it.
-        between = np.full(1, self._vocab_size, TOKEN_DTYPE)
-        text = np.concatenate([store, between, prompt, response])
-        first = len(text) - total
-        # Of the text that starts at the last certain token, the longest prefix that stands anywhere earlier.
-        reach = longest_earlier(text, first, self._width + 1, self._vocab_size + 1)
-        offered = np.maximum(reach - 1, 0).tolist()
+        offered = np.clip(seen.ahead - 1, 0, self._width).tolist()
         tally.requests += 1
         tally.prompt_tokens += len(prompt)
         tally.response_tokens += total
@@ -54,78 +106,27 @@ class Oracle:
         while position < total:
             accepted = min(offered[position - 1], total - position)
             end = min(total, position + accepted + 1)
-            tally.steps += 1
-            tally.emitted += end - position
-            tally.drafted_steps += accepted > 0
-            tally.drafted += accepted
-            tally.accepted += accepted
+            tally.step(end - position, accepted, accepted, accepted)
             position = end
-        self._remember(response)
-
-    def _remember(self, response: TokenArray) -> None:
-        response = response[-self._limit :]
-        needed = len(response) + 1
-        if self._end + needed > len(self._store):
-            kept = self._store[self._end - self._limit : self._end].copy()
-            self._store[: len(kept)] = kept
-            self._end = len(kept)
-        self._store[self._end : self._end + len(response)] = response
-        self._store[self._end + len(response)] = self._vocab_size
-        self._end += needed
 
 
-def longest_earlier(text: TokenArray, first: int, limit: int, vocab_size: int) -> NDArray[np.int64]:
-    """For each position from ``first`` on: how many tokens from there on also stand, in this order, somewhere earlier.
+def _behind(ahead: NDArray[np.int64], count: int, limit: int) -> NDArray[np.int64]:
+    """The longest stretch of at most ``limit`` tokens that ends before each of the last ``count`` positions.
 
-    The earlier occurrence starts before the position and may overlap it. At most ``limit`` (at least 1).
-
-    Works upwards by length: class numbers of the windows of length ``l`` give those of length ``l + 1``, and only
-    places that share a window with a position in question are kept, which are soon few.
-
-    Args:
-        text: int32 ``[n]``, ids in ``0 .. vocab_size - 1``.
-
-    Returns:
-        int64 ``[n - first]``.
+    The ``l`` tokens before a position stood earlier exactly if at least ``l`` tokens do from where they begin.
     """
-    found = _single_tokens(text, first, vocab_size)
-    places = _candidates(text, first, vocab_size)
-    classes = text[places].astype(np.int64)
-    for length in range(2, limit + 1):
-        inside = places + length <= len(text)
-        places, classes = places[inside], classes[inside]
-        if not len(places):
+    found = np.zeros(count, np.int64)
+    first = len(ahead) - count
+    for length in range(1, limit + 1):
+        start = max(0, first - length)
+        reaches = ahead[start : len(ahead) - length] >= length
+        if not len(reaches):
             break
-        keys = (classes << 32) | text[places + length - 1]
-        # The first place of a key is the earliest, since places ascend.
-        _, earliest, classes = np.unique(keys, return_index=True, return_inverse=True)
-        known = (places >= first) & (places[earliest[classes]] < places)
-        found[places[known] - first] = length
-        wanted = np.zeros(len(earliest), np.bool_)
-        wanted[classes[known]] = True
-        kept = wanted[classes]
-        places, classes = places[kept], classes[kept]
+        view = found[count - len(reaches) :]
+        view[reaches] = length
     return found
 
 
-def _single_tokens(text: TokenArray, first: int, vocab_size: int) -> NDArray[np.int64]:
-    """1 where the token stands anywhere earlier, else 0."""
-    before = np.zeros(vocab_size, np.bool_)
-    before[text[:first]] = True
-    tail = text[first:]
-    repeated = np.ones(len(tail), np.bool_)
-    repeated[np.unique(tail, return_index=True)[1]] = False
-    return (before[tail] | repeated).astype(np.int64)
-
-
-def _candidates(text: TokenArray, first: int, vocab_size: int) -> NDArray[np.int64]:
-    """Places whose token and next token both stand in the text from ``first`` on, and side by side there.
-
-    Side by side up to collisions of a hash, which cost time and nothing else.
-    """
-    bits = 20
-    mixed = text[:-1].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + text[1:].astype(np.uint64)
-    hashes = (mixed * np.uint64(0xD1342543DE82EF95)) >> np.uint64(64 - bits)
-    wanted = np.zeros(1 << bits, np.bool_)
-    wanted[hashes[first:]] = True
-    return np.flatnonzero(wanted[hashes])
+def _table_size(windows: int) -> int:
+    """Places for so many windows: a power of two, at most two thirds full."""
+    return 1 << max(4, (3 * windows // 2).bit_length())

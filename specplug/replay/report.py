@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from specplug.errors import LogError
+from specplug.replay.concurrent import Load
 from specplug.replay.metrics import Tally, geometric_mean
 from specplug.replay.runs import Outcome, Plan, Variant
 
-SCHEMA = "specplug.replay/1"
+SCHEMA = "specplug.replay/2"
 Cell = str | float | int | None
 #: Header, decimals.
 Column = tuple[str, int]
@@ -33,6 +34,8 @@ def as_json(
             "order": plan.order,
             "through_session": plan.through_session,
             "max_length": plan.max_length,
+            "concurrency": plan.traffic.running if plan.traffic else None,
+            "step_seconds": plan.traffic.step_seconds if plan.traffic else None,
             "tokenizer": {"sha256": plan.tokenizer.digest, "vocab_size": plan.tokenizer.vocab_size},
         },
         "logs": [
@@ -41,6 +44,7 @@ def as_json(
                 "records": log.records,
                 "malformed": log.malformed,
                 "problems": log.problems,
+                "models": dict(log.models),
                 "too_long": outcome.too_long.get(log.name, 0),
             }
             for log in plan.logs
@@ -52,8 +56,9 @@ def as_json(
                 "options": dict(variant.options),
                 "cost": variant.cost,
                 **_workloads(tallies, shown if variant.cost is None else [variant.cost]),
+                "load": outcome.loads[i].figures() if outcome.loads else None,
             }
-            for variant, tallies in zip(plan.variants, outcome.tallies, strict=True)
+            for i, (variant, tallies) in enumerate(zip(plan.variants, outcome.tallies, strict=True))
         ],
         "oracle": _workloads(outcome.oracle, shown) if plan.oracle else None,
     }
@@ -80,6 +85,8 @@ def as_text(plan: Plan, outcome: Outcome, costs: Sequence[float]) -> str:
     for variant, tallies in zip(plan.variants, outcome.tallies, strict=True):
         groups.setdefault(variant.label, []).append((variant, tallies))
     parts = []
+    if len(groups) > 1:
+        parts += ["side by side", _side_by_side(groups, costs)]
     for label, members in groups.items():
         shown, tallies = members[len(members) // 2]
         setting = "" if shown.cost is None else f", figures without a cost at {shown.cost:g}"
@@ -87,7 +94,40 @@ def as_text(plan: Plan, outcome: Outcome, costs: Sequence[float]) -> str:
         parts.append(_quality(members, tallies, outcome.oracle if plan.oracle else {}, costs))
         parts.append("host time and memory")
         parts.append(_host(tallies))
+    for i, load in enumerate(outcome.loads):
+        parts.append(_load(plan.variants[i], load))
     return "\n\n".join([*parts, *remarks(plan, outcome)])
+
+
+def _side_by_side(
+    groups: Mapping[str, list[tuple[Variant, dict[str, Tally]]]], costs: Sequence[float]
+) -> str:
+    """Per workload and proposer the two figures that decide, at the middle cost."""
+    cost = costs[len(costs) // 2]
+    columns: list[Column] = [("workload", 0)]
+    chosen: list[dict[str, Tally]] = []
+    for label, members in groups.items():
+        columns += [(f"{label} MAL", 3), (f"speedup@{cost:g}", 3)]
+        by_cost = {variant.cost: tallies for variant, tallies in members}
+        chosen.append(by_cost.get(cost, members[0][1]))
+    rows: list[list[Cell]] = []
+    for name in chosen[0]:
+        row: list[Cell] = [name]
+        for tallies in chosen:
+            row += [tallies[name].mean_acceptance_length, tallies[name].speedup(cost)]
+        rows.append(row)
+    return table(columns, rows, {head for head, _ in columns[1:]})
+
+
+def _load(variant: Variant, load: Load) -> str:
+    found = load.figures()
+    mean = found["mean_batch"] or 0.0
+    cost = "" if variant.cost is None else f" at cost {variant.cost:g}"
+    return (
+        f"batches of {variant.label}{cost}: {found['steps']} engine steps, {mean:.2f} requests each (at most "
+        f"{found['largest_batch']}); host time per engine step p50 {found['host']['step_p50_us']:.0f} us, "
+        f"p99 {found['host']['step_p99_us']:.0f} us"
+    )
 
 
 def remarks(plan: Plan, outcome: Outcome) -> list[str]:
@@ -98,6 +138,11 @@ def remarks(plan: Plan, outcome: Outcome) -> list[str]:
             found.append(
                 f"{log.path}: {log.malformed} malformed lines were left out, {log.records} read; the first:\n"
                 + "\n".join(f"  {problem}" for problem in log.problems)
+            )
+        if len(log.models) > 1:
+            counts = ", ".join(f"{name} {n}" for name, n in log.models.most_common())
+            found.append(
+                f"{log.path}: several models answered ({counts}), but one tokenizer counted; --model NAME keeps one"
             )
         if outcome.too_long.get(log.name):
             found.append(
@@ -181,12 +226,16 @@ def _cell(value: Cell, digits: int) -> str:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """See :func:`write_text`."""
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Replace ``path`` in one step: readers see the old content or the whole new one.
 
     Raises:
         LogError: it cannot be written.
     """
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     temporary: str | None = None
     try:
         with tempfile.NamedTemporaryFile(

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from specplug import registry
 from specplug.errors import SettingsError
 from specplug.protocols import Proposer
+from specplug.replay.concurrent import Load, Server, Traffic
 from specplug.replay.drivers import Driver, ProposerDriver, SessionDriver
 from specplug.replay.metrics import Tally
-from specplug.replay.oracle import Oracle
+from specplug.replay.oracle import Memory, Oracle
 from specplug.replay.progress import Progress
+from specplug.replay.reading import (
+    Reader,
+    Tokenised,
+    by_arrival,
+    in_turn,
+    one_after_the_other,
+)
 from specplug.replay.simulator import ContractCheck, replay_record
 from specplug.replay.tokenizers import TextTokenizer
-from specplug.replay.traces import LogFile, Record
-from specplug.types import Context, TokenArray
+from specplug.replay.traces import LogFile
+from specplug.types import Context
 
-Order = Literal["file", "interleaved"]
+Order = Literal["file", "interleaved", "arrival"]
 
 #: The option that tells a proposer what verifying a draft token costs. A replay sets it to each of its costs.
 COST_OPTION = "verify_cost"
-#: Tokens that are held in memory at a time.
-CHUNK_TOKENS = 1 << 21
-CHUNK_RECORDS = 4096
-ENCODE_RECORDS = 64
 
 
 @dataclass(frozen=True)
@@ -88,15 +92,6 @@ def variants(name: str, options: Mapping[str, Any], costs: Sequence[float]) -> l
     ]
 
 
-class Tokenised(NamedTuple):
-    """A record as token ids, and its share of the log in bytes."""
-
-    workload: str
-    prompt: TokenArray
-    response: TokenArray
-    size: int
-
-
 @dataclass(slots=True)
 class Plan:
     """What to replay, and how.
@@ -105,10 +100,12 @@ class Plan:
         variants: in the order of the report.
         logs: each is read once.
         order: ``"file"``: each log has a state of its own, requests come in file order; ``"interleaved"``: one state
-            for all, one request of each log in turn.
+            for all, one request of each log in turn; ``"arrival"``: one state for all, requests by their time.
         width: most draft tokens per step.
         max_length: requests with more tokens are left out and counted.
+        oracle: count what the best copy would have brought; without it nothing is known of match lengths either.
         check_every: check drafts, and invariants at every that many steps; 0 for no checks.
+        traffic: how many requests at once; None: one after the other.
     """
 
     variants: Sequence[Variant]
@@ -120,126 +117,142 @@ class Plan:
     through_session: bool = False
     oracle: bool = True
     check_every: int = 0
+    traffic: Traffic | None = None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts by variant and workload, the oracle's by workload, and requests that were too long by log."""
+    """Counts by variant and workload, the oracle's by workload, and requests that were too long by log.
+
+    Attributes:
+        loads: per variant, how full the batches were; empty without :attr:`Plan.traffic`.
+    """
 
     tallies: list[dict[str, Tally]]
     oracle: dict[str, Tally]
     too_long: dict[str, int] = field(default_factory=dict)
+    loads: list[Load] = field(default_factory=list)
+
+
+#: A record, and per response token the length of the match before it (None: unknown).
+_Seen = tuple[Tokenised, "Sequence[int] | None"]
+_Play = Callable[[Sequence[_Seen], Progress], None]
 
 
 class _State:
     """Drivers and oracle that live together."""
 
     def __init__(self, plan: Plan, outcome: Outcome) -> None:
-        vocabulary = plan.tokenizer.vocab_size
-        context = Context(vocabulary, plan.max_length, plan.width, max_requests=1)
-        self.parts: list[tuple[dict[str, Tally], Callable[[Tokenised, Tally], None]]] = []
-        for variant, tallies in zip(plan.variants, outcome.tallies, strict=True):
-            wrap = SessionDriver if plan.through_session else ProposerDriver
-            driver: Driver = wrap(variant.build(context), context)
-            check = None
-            if plan.check_every:
-                check = ContractCheck(plan.width, vocabulary, plan.check_every)
-            self.parts.append((tallies, _player(driver, check)))
-        if plan.oracle:
-            oracle = Oracle(vocabulary, plan.width)
-            self.parts.append(
-                (outcome.oracle, lambda r, tally: oracle.replay(r.prompt, r.response, tally))
-            )
+        self._plan = plan
+        self._memory = Memory(plan.width + 1) if plan.oracle else None
+        self._oracle = Oracle(plan.width)
+        self._counts = outcome.oracle
+        self._players: list[_Play] = []
+        self._servers: list[Server] = []
+        for i, (variant, tallies) in enumerate(zip(plan.variants, outcome.tallies, strict=True)):
+            if plan.traffic is None:
+                self._players.append(_one_by_one(plan, variant, tallies))
+            else:
+                server = _server(plan, plan.traffic, variant, tallies)
+                # A log with a state of its own has batches of its own, but there is one count of them.
+                server.load = outcome.loads[i]
+                self._servers.append(server)
+                self._players.append(_together(server))
 
     def replay(self, chunk: Sequence[Tokenised], progress: Progress) -> None:
         """One drafter after the other over the same requests, so that each finds the caches its own."""
-        for tallies, play in self.parts:
+        share = 1.0 / (len(self._players) + 1)
+        seen: list[_Seen] = []
+        for record in chunk:
+            matches = None
+            if self._memory is not None:
+                found = self._memory.look(record.prompt, record.response)
+                matches = found.behind.tolist()
+                tally = self._counts.setdefault(record.workload, Tally())
+                self._oracle.replay(record.prompt, record.response, found, tally)
+            seen.append((record, matches))
+            progress.done(record.size * share)
+        for play in self._players:
             gc.collect()
-            for record in chunk:
-                progress.at(record.workload)
-                play(record, tallies.setdefault(record.workload, Tally()))
-                progress.done(record.size / len(self.parts))
+            play(seen, progress)
+
+    def end(self) -> None:
+        """No more requests come."""
+        for server in self._servers:
+            server.drain()
 
 
-def _player(driver: Driver, check: ContractCheck | None) -> Callable[[Tokenised, Tally], None]:
-    def play(record: Tokenised, tally: Tally) -> None:
-        replay_record(driver, record.prompt, record.response, tally, check)
+def _one_by_one(plan: Plan, variant: Variant, tallies: dict[str, Tally]) -> _Play:
+    context = _context(plan, 1)
+    wrap = SessionDriver if plan.through_session else ProposerDriver
+    driver: Driver = wrap(variant.build(context), context)
+    check = _check(plan)
+
+    def play(seen: Sequence[_Seen], progress: Progress) -> None:
+        for record, matches in seen:
+            progress.at(record.workload)
+            tally = tallies.setdefault(record.workload, Tally())
+            replay_record(driver, record.prompt, record.response, tally, check, matches)
+            progress.done(record.size / (len(plan.variants) + 1))
 
     return play
 
 
-def replay(plan: Plan, progress: Progress) -> Outcome:
+def _server(plan: Plan, traffic: Traffic, variant: Variant, tallies: dict[str, Tally]) -> Server:
+    context = _context(plan, traffic.running)
+    proposer = variant.build(context)
+    return Server(
+        proposer, context, traffic, lambda w: tallies.setdefault(w, Tally()), _check(plan)
+    )
+
+
+def _together(server: Server) -> _Play:
+    def play(seen: Sequence[_Seen], progress: Progress) -> None:
+        server.serve(seen)
+
+    return play
+
+
+def _context(plan: Plan, requests: int) -> Context:
+    return Context(plan.tokenizer.vocab_size, plan.max_length, plan.width, max_requests=requests)
+
+
+def _check(plan: Plan) -> ContractCheck | None:
+    if not plan.check_every:
+        return None
+    return ContractCheck(plan.width, plan.tokenizer.vocab_size, plan.check_every)
+
+
+def replay(
+    plan: Plan, progress: Progress, relabel: Callable[[Tokenised], Tokenised] | None = None
+) -> Outcome:
     """Replay all logs of a plan.
+
+    Args:
+        relabel: changes a record before it is replayed, for example the workload that it counts to.
 
     Raises:
         LogError: a log cannot be read, see :class:`specplug.replay.traces.LogFile`.
         ReplayError: a check failed.
     """
+    if plan.through_session and plan.traffic is not None:
+        raise SettingsError(
+            "--through-session replays one request at a time; leave out one of the two"
+        )
     outcome = Outcome([{} for _ in plan.variants], {})
-    if plan.order == "interleaved":
+    if plan.traffic is not None:
+        outcome.loads = [Load() for _ in plan.variants]
+    reader = Reader(plan.tokenizer, plan.max_length)
+    groups: Iterable[Sequence[LogFile]] = [plan.logs]
+    if plan.order == "file":
+        groups = [[log] for log in plan.logs]
+    arrange = {"interleaved": in_turn, "arrival": by_arrival}.get(plan.order, one_after_the_other)
+    for logs in groups:
         state = _State(plan, outcome)
-        for chunk in chunks(plan, _in_turn(plan.logs), outcome):
-            state.replay(chunk, progress)
-    else:
-        for log in plan.logs:
-            state = _State(plan, outcome)
-            for chunk in chunks(plan, ((log, record) for record in log), outcome):
-                state.replay(chunk, progress)
+        for chunk in reader.chunks(arrange(logs)):
+            state.replay(chunk if relabel is None else [*map(relabel, chunk)], progress)
+        state.end()
+        for log in logs:
             progress.skip(log.size - log.position)
+    outcome.too_long = reader.too_long
     return outcome
-
-
-def _in_turn(logs: Sequence[LogFile]) -> Iterator[tuple[LogFile, Record]]:
-    """One record of each log, then the next of each, until all are read."""
-    waiting = [(log, iter(log)) for log in logs]
-    while waiting:
-        left = []
-        for log, records in waiting:
-            record = next(records, None)
-            if record is not None:
-                left.append((log, records))
-                yield log, record
-        waiting = left
-
-
-def chunks(
-    plan: Plan, records: Iterable[tuple[LogFile, Record]], outcome: Outcome
-) -> Iterator[list[Tokenised]]:
-    """Tokenised records, as many at a time as :data:`CHUNK_TOKENS` allows."""
-    chunk: list[Tokenised] = []
-    tokens = 0
-    for record in _tokenised(plan, records, outcome):
-        chunk.append(record)
-        tokens += len(record.prompt) + len(record.response)
-        if tokens >= CHUNK_TOKENS or len(chunk) >= CHUNK_RECORDS:
-            yield chunk
-            chunk, tokens = [], 0
-    if chunk:
-        yield chunk
-
-
-def _tokenised(
-    plan: Plan, records: Iterable[tuple[LogFile, Record]], outcome: Outcome
-) -> Iterator[Tokenised]:
-    group: list[tuple[LogFile, Record, int]] = []
-    seen: dict[int, int] = {}
-    for log, record in records:
-        size = log.position - seen.get(id(log), 0)
-        seen[id(log)] = log.position
-        group.append((log, record, size))
-        if len(group) == ENCODE_RECORDS:
-            yield from _encode(plan, group, outcome)
-            group = []
-    yield from _encode(plan, group, outcome)
-
-
-def _encode(
-    plan: Plan, group: Sequence[tuple[LogFile, Record, int]], outcome: Outcome
-) -> Iterator[Tokenised]:
-    texts = [text for _, record, _ in group for text in (record.prompt, record.response)]
-    ids = iter(plan.tokenizer.encode(texts))
-    for (log, record, size), prompt, response in zip(group, ids, ids, strict=True):
-        if len(prompt) + len(response) > plan.max_length:
-            outcome.too_long[log.name] = outcome.too_long.get(log.name, 0) + 1
-            continue
-        yield Tokenised(record.workload, prompt, response, size)

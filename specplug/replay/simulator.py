@@ -8,7 +8,7 @@ sampling target it is what it would have done for the coins that fell when the l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import Protocol
@@ -23,10 +23,17 @@ from specplug.session import accepted_tokens
 from specplug.types import ROOT, TokenArray
 
 
+class Checkable(Protocol):
+    """Something that knows its invariants."""
+
+    def broken_invariant(self) -> str:
+        """See :class:`specplug.replay.drivers.Driver`."""
+
+
 class Check(Protocol):
     """Called after every step with what it drafted."""
 
-    def __call__(self, driver: Driver, draft: Draft, where: str) -> None:
+    def __call__(self, driver: Checkable, draft: Draft, where: str) -> None:
         """Raise :class:`~specplug.errors.ReplayError` if something is wrong."""
 
 
@@ -44,7 +51,7 @@ class ContractCheck:
     every: int = 1
     _steps: int = 0
 
-    def __call__(self, driver: Driver, draft: Draft, where: str) -> None:
+    def __call__(self, driver: Checkable, draft: Draft, where: str) -> None:
         """See :class:`Check`."""
         problem = broken_draft(draft, self.width, self.vocab_size)
         if not problem and self._steps % self.every == 0:
@@ -82,11 +89,13 @@ def replay_record(
     response: TokenArray,
     tally: Tally,
     check: Check | None = None,
+    matches: Sequence[int] | None = None,
 ) -> None:
     """Replay one request and count into ``tally``.
 
     Args:
         prompt, response: int32 ``[n]`` and ``[m]``; with fewer than two response tokens there is no step.
+        matches: per response token, how long a stretch before it stood earlier; None where nobody knows.
     """
     total = len(response)
     if total < 2:
@@ -105,7 +114,7 @@ def replay_record(
         draft = driver.draft()
         if check is not None:
             check(driver, draft, f"request {tally.requests}, response token {position}")
-        end = _judge(draft, response, position, tally)
+        end = judge(draft, response, position, tally, matches)
         new, position = response[position:end], end
     memory = driver.memory()
     if memory is not None:
@@ -132,22 +141,36 @@ def _timed(
     cpu.add(cpu_after - cpu_before)
 
 
-def _judge(draft: Draft, response: TokenArray, position: int, tally: Tally) -> int:
+def judge(
+    draft: Draft,
+    response: TokenArray,
+    position: int,
+    tally: Tally,
+    matches: Sequence[int] | None = None,
+) -> int:
     """Count a draft against the response from ``position`` on; returns where the next step begins."""
     drafted = len(draft.tokens)
     mask = accepted_nodes(draft, response[position : position + drafted])
     accepted = int(mask.sum())
     end = min(len(response), position + accepted + 1)
-    tally.steps += 1
-    tally.emitted += end - position
-    tally.drafted_steps += drafted > 0
-    tally.drafted += drafted
-    tally.accepted += accepted
+    tally.step(end - position, drafted, accepted, _depth(draft))
+    if matches is not None:
+        tally.by_match.add(matches[position], end - position, drafted, accepted)
     if drafted and draft.survival is not None:
         tally.reliability.add(draft.survival, mask)
         if tally.steps > SETTLED_STEPS:
             tally.settled.add(draft.survival, mask)
     return end
+
+
+def _depth(draft: Draft) -> int:
+    """Tokens of a chain, or of the longest branch of a tree."""
+    if draft.parents is None:
+        return len(draft.tokens)
+    depths: list[int] = []
+    for parent in draft.parents.tolist():
+        depths.append(1 if parent == ROOT else depths[parent] + 1)
+    return max(depths, default=0)
 
 
 def accepted_nodes(draft: Draft, truth: TokenArray) -> NDArray[np.bool_]:

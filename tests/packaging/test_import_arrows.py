@@ -90,7 +90,10 @@ ARROWS = {
     ),
     "specplug.replay": _row(
         *("specplug.session", "specplug.registry", "numpy", *BASE),
-        lazily=("tokenizers", "zstandard", "tqdm"),
+        lazily=(
+            *("tokenizers", "transformers", "zstandard", "tqdm", "pyarrow", "matplotlib"),
+            "specplug.kernels",
+        ),
     ),
     "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from specplug.cli import main
-from specplug.replay import runs
+from specplug.replay import reading
 
 Replay = Callable[..., tuple[int, str, str]]
 
@@ -72,7 +72,7 @@ def test_the_table_has_a_line_per_log_and_a_mean(replay: Replay, write_log: Any)
     code, out, err = replay(*logs, "--proposer", "suffix", "--proposer", "null")
     assert (code, err) == (0, "")
     for proposer in ("specplug.suffix", "specplug.null"):
-        block = out[out.index(proposer) :].split("\n\n")
+        block = out[out.index(f"{proposer}: at most") :].split("\n\n")
         lines = block[1].splitlines()
         assert [line.split()[0] for line in lines] == ["workload", "a", "b", "geometric"]
         assert len({len(line) for line in lines[:3]}) == 1, "columns are not aligned"
@@ -92,8 +92,8 @@ def test_the_state_of_a_run_is_the_same_whatever_the_chunks(
 ) -> None:
     log = write_log(*entries(2, 30))
     whole = results(log)
-    monkeypatch.setattr(runs, "CHUNK_TOKENS", 400)
-    monkeypatch.setattr(runs, "ENCODE_RECORDS", 3)
+    monkeypatch.setattr(reading, "CHUNK_TOKENS", 400)
+    monkeypatch.setattr(reading, "ENCODE_RECORDS", 3)
     assert without_times(results(log)) == without_times(whole)
 
 

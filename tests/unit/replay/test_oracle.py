@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from specplug.reference import earlier
 from specplug.replay.metrics import Tally
-from specplug.replay.oracle import Oracle, longest_earlier
+from specplug.replay.oracle import Memory, Oracle
 from specplug.types import TokenArray
 
 
@@ -16,34 +17,29 @@ def ids(*tokens: int) -> TokenArray:
     return np.array(tokens, np.int32)
 
 
-Texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+Texts = st.lists(st.integers(0, 3), max_size=30)
 
 
-def ref_longest_earlier(text: list[int], first: int, limit: int) -> list[int]:
-    found = []
-    for place in range(first, len(text)):
-        best = 0
-        for earlier in range(place):
-            length = 0
-            while (
-                length < limit
-                and place + length < len(text)
-                and text[earlier + length] == text[place + length]
-            ):
-                length += 1
-            best = max(best, length)
-        found.append(best)
-    return found
-
-
-@given(Texts, st.integers(0, 40), st.integers(1, 9))
-@example([0, 0, 0, 0], 1, 9)
-@example([1], 0, 3)
-@example([1, 2], 2, 3)
-def test_longest_earlier_is_what_it_says(text: list[int], first: int, limit: int) -> None:
-    first = min(first, len(text))
-    got = longest_earlier(np.array(text, np.int32), first, limit, 4)
-    assert got.tolist() == ref_longest_earlier(text, first, limit)
+@given(st.lists(st.tuples(Texts, Texts), min_size=1, max_size=4), st.integers(1, 9))
+@example([([0, 0], [0, 0])], 9)
+@example([([], [1, 2]), ([], [1, 2])], 3)
+@example([([], [])], 1)
+def test_repetition_is_what_the_slow_twin_says(
+    requests: list[tuple[list[int], list[int]]], limit: int
+) -> None:
+    memory = Memory(limit)
+    outputs: set[tuple[int, ...]] = set()
+    for prompt, response in requests:
+        text = prompt + response
+        out = [0] * len(text)
+        earlier.longest_earlier(text, set(), set(), outputs, set(), limit, out)
+        got = memory.look(ids(*prompt), ids(*response))
+        assert got.ahead.tolist() == out[len(prompt) :]
+        assert got.behind.tolist() == [
+            max((n for n in range(1, limit + 1) if n <= at and out[at - n] >= n), default=0)
+            for at in range(len(prompt), len(text))
+        ]
+        earlier.add_text(outputs, response, limit)
 
 
 def ref_steps(requests: list[tuple[list[int], list[int]]], width: int) -> list[tuple[int, int]]:
@@ -87,9 +83,12 @@ def test_the_oracle_takes_the_best_earlier_occurrence(
     requests: list[tuple[list[int], list[int]]], width: int
 ) -> None:
     ref = ref_steps(requests, width)
-    oracle, tally = Oracle(5, width), Tally()
+    memory, oracle, tally = Memory(width + 1), Oracle(width), Tally()
     for prompt, response in requests:
-        oracle.replay(ids(*prompt), ids(*response), tally)
+        if len(response) < 2:
+            continue
+        seen = memory.look(ids(*prompt), ids(*response))
+        oracle.replay(ids(*prompt), ids(*response), seen, tally)
     assert (tally.steps, tally.accepted) == (len(ref), sum(n for _, n in ref))
     assert tally.drafted == tally.accepted
     assert tally.emitted == sum(max(0, len(r) - 1) for _, r in requests)
@@ -98,12 +97,15 @@ def test_the_oracle_takes_the_best_earlier_occurrence(
 def test_it_forgets_outputs_beyond_its_store() -> None:
     """The first response is repeated after the store has been overwritten, and then at once."""
     first = ids(*range(1, 9))
-    small = Oracle(100, 16, store_tokens=20)
-    tally = Tally()
-    small.replay(ids(), first, tally)
+    memory, oracle = Memory(17, store_tokens=20), Oracle(16)
+
+    def play(response: TokenArray, tally: Tally) -> None:
+        oracle.replay(ids(), response, memory.look(ids(), response), tally)
+
+    play(first, Tally())
     for start in (20, 30, 40, 50):
-        small.replay(ids(), ids(*range(start, start + 8)), tally)
+        play(ids(*range(start, start + 8)), Tally())
     late, soon = Tally(), Tally()
-    small.replay(ids(), first, late)
-    small.replay(ids(), first, soon)
+    play(first, late)
+    play(first, soon)
     assert (late.accepted, soon.accepted) == (0, 7)

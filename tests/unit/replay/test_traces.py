@@ -11,17 +11,19 @@ import pytest
 import zstandard
 
 from specplug.errors import LogError
-from specplug.replay.traces import SHOWN, LogFile, Record, parse_line, render_chat
+from specplug.replay.traces import SHOWN, Choice, LogFile, Record, parse_line, render_chat
 
 GOOD = {"prompt": "a question", "response": "an answer"}
 
 
 def parse(entry: Any, **options: Any) -> Record:
-    return parse_line(json.dumps(entry).encode(), 1, "log", **options)
+    [record] = parse_line(json.dumps(entry).encode(), 1, "log", Choice(**options))
+    return record
 
 
 def test_prompt_and_response() -> None:
-    assert parse({**GOOD, "model": "m"}) == Record("a question", "an answer", 1, "log")
+    record = parse({**GOOD, "model": "m", "timestamp": 1.8e12})
+    assert record == Record("a question", "an answer", 1, "log", 1.8e9, "m")
 
 
 def test_plain_text_has_no_prompt() -> None:
@@ -58,7 +60,7 @@ def test_a_response_beside_the_messages_wins() -> None:
 def test_tool_calls_are_part_of_what_was_said() -> None:
     call = {"id": "1", "function": {"name": "look", "arguments": "{}"}}
     record = parse({"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]})
-    assert json.loads(record.response) == [call]
+    assert record.response == '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 
 
 def test_a_tag_names_the_workload() -> None:
@@ -111,7 +113,7 @@ def test_strict_stops_at_the_first_malformed_line(write_log: Any) -> None:
 
 
 def test_the_limit_is_of_records(write_log: Any) -> None:
-    log = LogFile(write_log(GOOD, "nonsense", GOOD, GOOD, GOOD), limit=3)
+    log = LogFile(write_log(GOOD, "nonsense", GOOD, GOOD, GOOD), choice=Choice(limit=3))
     assert len(list(log)) == 3
     assert log.position <= log.size
 
