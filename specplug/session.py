@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, Proposer
 from specplug.stats import SessionStats
-from specplug.steering import Offer, Steering
+from specplug.steering import Offer, Steering, clip_lengths
 from specplug.steering import accepted_tokens as accepted_tokens
 from specplug.types import (
     LENGTH_DTYPE,
@@ -37,6 +38,9 @@ from specplug.types import (
 )
 
 log = logging.getLogger("specplug")
+
+#: Up to so many different stop tokens are looked for one by one.
+_FEW = 8
 
 
 @dataclass(slots=True)
@@ -86,6 +90,8 @@ class Session:
         self._buffers = allocate_drafts(
             context.max_requests, context.max_draft, context.vocab_size, proposer.capabilities
         )
+        self._columns = np.zeros((3, context.max_requests), LENGTH_DTYPE)
+        self._views: dict[int, tuple[DraftBuffers, IntArray, IntArray, IntArray]] = {}
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._live
@@ -147,12 +153,12 @@ class Session:
             self._sync(rid, history) for rid, history in zip(request_ids, histories, strict=True)
         ]
         self._observe(live, histories)
-        slots = np.fromiter((entry.slot for entry in live), LENGTH_DTYPE, rows)
-        limits = np.fromiter((self._limit(entry) for entry in live), LENGTH_DTYPE, rows)
-        out = self._view(rows)
+        out, slots, limits, ceilings = self._view(rows)
+        slots[:] = [entry.slot for entry in live]
+        limits[:] = [self._limit(entry) for entry in live]
         out.lengths[:] = 0
         if rows and not self.faulted:
-            ceilings = np.zeros(rows, LENGTH_DTYPE)
+            ceilings[:] = 0
             self._steering.plan(slots, limits, ceilings)
             self._guarded("propose", slots, ceilings, out)
             self._make_safe(live, ceilings, out)
@@ -226,9 +232,9 @@ class Session:
         grown = [i for i in sorted(range(len(live)), key=lambda i: live[i].serial) if len(news[i])]
         if not grown:
             return
-        offsets = np.zeros(len(grown) + 1, np.int64)
-        np.cumsum([len(news[i]) for i in grown], out=offsets[1:])
-        tokens = self._clean(np.concatenate([news[i] for i in grown]))
+        offsets = np.array([0, *accumulate(len(news[i]) for i in grown)], np.int64)
+        one = len(grown) == 1
+        tokens = self._clean(news[grown[0]] if one else np.concatenate([news[i] for i in grown]))
         self._judge([live[i] for i in grown], offsets, tokens)
         for row, i in enumerate(grown):
             live[i].known = len(histories[i])
@@ -266,17 +272,19 @@ class Session:
 
         Cutting a row to its first nodes leaves a valid tree, since parents stand before their children.
         """
-        np.clip(out.lengths, 0, ceilings, out=out.lengths)
-        inside = np.arange(out.tokens.shape[1]) < out.lengths[:, None]
-        foreign = inside & ((out.tokens < 0) | (out.tokens >= self.context.vocab_size))
-        for row in np.flatnonzero(foreign.any(axis=1)):
-            self.stats.clipped += 1
-            out.lengths[row] = int(np.argmax(foreign[row]))
+        clip_lengths(out.lengths, ceilings)
+        # As unsigned numbers negative ids are large ones. What lies behind the drafts is looked at too, for speed.
+        if (out.tokens.view(np.uint32) >= self.context.vocab_size).any():
+            inside = np.arange(out.tokens.shape[1]) < out.lengths[:, None]
+            foreign = inside & ((out.tokens < 0) | (out.tokens >= self.context.vocab_size))
+            for row in np.flatnonzero(foreign.any(axis=1)):
+                self.stats.clipped += 1
+                out.lengths[row] = int(np.argmax(foreign[row]))
         self._cut_after_stops(live, out)
 
     def _cut_after_stops(self, live: list[_Live], out: DraftBuffers) -> None:
         ends = frozenset().union(*{entry.request.stop_token_ids for entry in live})
-        if not ends:
+        if len(ends) <= _FEW and not any((out.tokens == end).any() for end in ends):
             return
         found = np.isin(out.tokens, np.fromiter(ends, TOKEN_DTYPE, len(ends)))
         for row in np.flatnonzero(found.any(axis=1)).tolist():
@@ -293,9 +301,8 @@ class Session:
     def _settle(self, live: list[_Live], out: DraftBuffers, offered: IntArray) -> None:
         """Remember what was drafted, to judge it when the next tokens are known."""
         lengths = out.lengths.tolist()
-        for row, (entry, length, most) in enumerate(
-            zip(live, lengths, offered.tolist(), strict=True)
-        ):
+        most_of_all = offered.tolist()
+        for row, (entry, length, most) in enumerate(zip(live, lengths, most_of_all, strict=True)):
             entry.offer = None
             if most:
                 parents = None if out.parents is None else out.parents[row, :length].copy()
@@ -303,18 +310,24 @@ class Session:
         self.stats.steps += 1
         self.stats.rows += len(live)
         self.stats.drafted_rows += sum(length > 0 for length in lengths)
-        self.stats.offered += int(offered.sum())
+        self.stats.offered += sum(most_of_all)
         self.stats.drafted += sum(lengths)
 
-    def _view(self, rows: int) -> DraftBuffers:
-        full = self._buffers
-        return DraftBuffers(
-            full.tokens[:rows],
-            full.lengths[:rows],
-            full.survival[:rows],
-            None if full.parents is None else full.parents[:rows],
-            None if full.draft_probs is None else full.draft_probs[:rows],
-        )
+    def _view(self, rows: int) -> tuple[DraftBuffers, IntArray, IntArray, IntArray]:
+        """Draft buffers, slots, limits and ceilings for ``rows`` requests; the same objects at each step."""
+        view = self._views.get(rows)
+        if view is None:
+            full, columns = self._buffers, self._columns
+            buffers = DraftBuffers(
+                full.tokens[:rows],
+                full.lengths[:rows],
+                full.survival[:rows],
+                None if full.parents is None else full.parents[:rows],
+                None if full.draft_probs is None else full.draft_probs[:rows],
+            )
+            view = (buffers, columns[0, :rows], columns[1, :rows], columns[2, :rows])
+            self._views[rows] = view
+        return view
 
     def _clean_id(self, token: int) -> int:
         return token if 0 <= token < self.context.vocab_size else SEPARATOR
@@ -326,6 +339,8 @@ class Session:
             raise InvalidRequestError(
                 f"a history must be a one-dimensional array of integer token ids, got {given.dtype} {given.shape}"
             )
+        if given.dtype == TOKEN_DTYPE and (given.view(np.uint32) < self.context.vocab_size).all():
+            return given.copy()
         inside = (given >= 0) & (given < self.context.vocab_size)
         cleaned = np.full(len(given), SEPARATOR, TOKEN_DTYPE)
         # Chosen before the cast, which would turn 2**32 + 5 into 5.

@@ -294,7 +294,7 @@ def learn_row(state: State, slot: Index, tokens: IntArray, cost: float) -> None:
 
 
 @lean_kernel
-def _pages_missing(state: State, tokens: IntArray) -> Index:
+def _pages_missing(state: State, count: Index) -> Index:
     """Pages that the new tokens need and that are not free; -1 if slots, offsets and tokens do not fit together."""
     slots, calls = state.slots, state.calls
     if not _slots_exist(slots, calls.observed) or calls.offsets[0] < 0:
@@ -304,28 +304,28 @@ def _pages_missing(state: State, tokens: IntArray) -> Index:
         new = calls.offsets[row + 1] - calls.offsets[row]
         length = slots.numbers[calls.observed[row], N_LENGTH]
         after = (length + new + PAGE - 1) >> PAGE_BITS
-        if new < 0 or calls.offsets[row + 1] > tokens.shape[0] or after > slots.pages.shape[1]:
+        if new < 0 or calls.offsets[row + 1] > count or after > slots.pages.shape[1]:
             return -1
         needed += after - ((length + PAGE - 1) >> PAGE_BITS)
     return max(0, needed - slots.free_count[0])
 
 
 @lean_kernel
-def observe_batch(handle: Handle, tokens: IntArray, cost: float) -> Index:
-    """Learn from, append and index the new tokens of every slot of ``state.calls``, in the order given.
+def observe_batch(handle: Handle, count: Index, cost: float) -> Index:
+    """Learn from, append and index the ``count`` new tokens in ``state.calls``, slot by slot in the order given.
 
     At most LINKED_PER_CALL positions are linked; what is left of a long history follows at later calls. Returns 0, or
     what is wrong, as :func:`_pages_missing` has it; then nothing was done.
     """
     state = unpack(handle)
-    missing = _pages_missing(state, tokens)
+    missing = _pages_missing(state, count)
     if missing != 0:
         return missing
     calls = state.calls
     budget = LINKED_PER_CALL
     for row in range(calls.observed.shape[0]):
         slot = calls.observed[row]
-        new = tokens[calls.offsets[row] : calls.offsets[row + 1]]
+        new = calls.news[calls.offsets[row] : calls.offsets[row + 1]]
         learn_row(state, slot, new, cost)
         append_tokens(state.slots, slot, new)
         budget -= index_some(state.slots, slot, budget)

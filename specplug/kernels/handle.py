@@ -24,7 +24,7 @@ from numba.np.numpy_support import from_dtype
 from numpy.typing import NDArray
 
 from specplug.kernels._jit import COMPILED
-from specplug.kernels.layout import FORMS, LongArray, State
+from specplug.kernels.layout import FORMS, GROUPS, LongArray, State
 
 _MOST_AXES = 4
 _WIDTH = 1 + _MOST_AXES  # address and shape
@@ -40,16 +40,28 @@ class Packed:
     """The table of a state, and the arrays that it points to.
 
     Attributes:
-        state: the arrays.
         handle: what kernels take. Interpreted kernels take the state itself.
     """
 
     def __init__(self, state: State) -> None:
-        self.state = state
+        self._state: State | None = state
+        self._arrays: dict[tuple[str, str], NDArray[Any]] = {}
         self._table: LongArray = np.zeros((len(_ROWS), _WIDTH), np.int64)
         self.handle: Any = self._table.ctypes.data
         for group, name in _ROWS:
             self.bind(group, name, getattr(getattr(state, group), name))
+
+    @property
+    def state(self) -> State:
+        """The arrays."""
+        if self._state is None:
+            self._state = State(
+                *(
+                    kind(**{name: self._arrays[group, name] for name in FORMS[group]})
+                    for group, kind in GROUPS.items()
+                )
+            )
+        return self._state
 
     def bind(self, group: str, name: str, array: NDArray[Any]) -> None:
         """Put another array in the place of ``state.group.name``."""
@@ -59,13 +71,16 @@ class Packed:
                 f"state array {group}.{name} must be a contiguous, writable {np.dtype(dtype).name} array with "
                 f"{axes} axes, got {array.dtype} {array.shape}"
             )
-        arrays = getattr(self.state, group)._replace(**{name: array})
-        self.state = self.state._replace(**{group: arrays})
-        row = _ROWS[group, name]
-        self._table[row, 0] = array.__array_interface__["data"][0]
-        self._table[row, 1 : 1 + axes] = array.shape
-        if not COMPILED:
-            self.handle = self.state
+        self._arrays[group, name] = array
+        row = self._table[_ROWS[group, name]]
+        row[0] = array.__array_interface__["data"][0]
+        row[1 : 1 + axes] = array.shape
+        if len(self._arrays) == len(
+            _ROWS
+        ):  # the last one of a new state, or one that replaces another
+            self._state = None
+            if not COMPILED:
+                self.handle = self.state
 
 
 class StateType(types.Type):

@@ -219,6 +219,7 @@ class Calls(NamedTuple):
         slots, ceilings: int32 ``[B]``, and tokens, survival, lengths: int32 ``[B, K]``, float64 ``[B, K]``,
             int32 ``[B]``, of the call that drafts.
         observed, offsets: int32 ``[B]`` and int64 ``[B + 1]`` of the call that observes.
+        news: int32 ``[N]``, a copy of its tokens.
     """
 
     slots: NDArray[np.int32]
@@ -228,6 +229,7 @@ class Calls(NamedTuple):
     lengths: NDArray[np.int32]
     observed: NDArray[np.int32]
     offsets: NDArray[np.int64]
+    news: NDArray[np.int32]
 
 
 class State(NamedTuple):
@@ -292,5 +294,16 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "lengths": (np.int32, 1),
         "observed": (np.int32, 1),
         "offsets": (np.int64, 1),
+        "news": (np.int32, 1),
     },
+}
+
+#: The tuples of the state, in its order.
+GROUPS: dict[str, Any] = {
+    "slots": Slots,
+    "store": Store,
+    "model": Model,
+    "log": Log,
+    "scratch": Scratch,
+    "calls": Calls,
 }
