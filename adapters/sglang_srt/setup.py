@@ -70,7 +70,8 @@ def facts(name: str, model_runner: Any) -> Facts:
         vocab_size=int(config.vocab_size),
         max_length=int(config.context_len),
         max_draft=width - 1,
-        max_requests=int(schedule.max_running_requests or 256),
+        # With overlap a request stays in the batch for a step after its end, when its successor is there already.
+        max_requests=int(schedule.max_running_requests or 256) + 8,
         threads=thread_share(max(1, int(get_parallel().tp_size))),
     )
     return Facts(

@@ -203,7 +203,8 @@ class WorkerParts:
         tokens = relayed.accept_tokens.view(rows, -1).tolist()
         lengths = relayed.accept_lens.tolist()
         extras, sound = [], []
-        for i, (req, cached) in enumerate(zip(batch.reqs, batch.seq_lens.tolist(), strict=True)):
+        cached_lens = batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu
+        for i, (req, cached) in enumerate(zip(batch.reqs, cached_lens.tolist(), strict=True)):
             new = tokens[i][: lengths[i]]
             missing = cached + 1 - len(req.origin_input_ids) - len(req.output_ids)
             # 0: the last result was processed before this step began, as happens with structured output.
@@ -280,7 +281,7 @@ class WorkerParts:
             self._fault()
             logits[:, 0] = plain
             kept = self._plain(batch, logits, layout, histories)
-        self.ranks.agree(kept.tokens, kept.accepted)
+        self.ranks.agree(*(part for part in kept if part is not None))
         return kept
 
     def _step(
