@@ -12,32 +12,57 @@ from numpy.typing import NDArray
 from specplug.kernels._jit import kernel
 
 
+_REPETITION, _FREQUENCY, _PRESENCE = 0, 1, 2
+
+
 @kernel
-def _count(
-    counts: NDArray[np.int32],
-    past: NDArray[np.int32],
+def _note(
+    counts: NDArray[np.int32], token: int, distinct: NDArray[np.int32], found: int
+) -> int:
+    """Count one token of the past; returns how many ``distinct`` ones there are now."""
+    if not 0 <= token < counts.shape[0]:
+        return found
+    if counts[token] == 0:
+        distinct[found] = token
+        found += 1
+    counts[token] += 1
+    return found
+
+
+@kernel
+def _penalise(
+    scores: NDArray[np.float64],
+    flat: NDArray[np.int32],
+    offsets: NDArray[np.int64],
     tokens: NDArray[np.int32],
     parents: NDArray[np.int32],
-    node: int,
-    distinct: NDArray[np.int32],
-) -> int:
-    """Count the tokens before one position; returns how many ``distinct`` ones were written."""
-    found = 0
-    for token in past:
-        if 0 <= token < counts.shape[0]:
-            if counts[token] == 0:
-                distinct[found] = token
-                found += 1
-            counts[token] += 1
-    while node >= 0:
-        token = tokens[node]
-        if 0 <= token < counts.shape[0]:
-            if counts[token] == 0:
-                distinct[found] = token
-                found += 1
-            counts[token] += 1
-        node = parents[node]
-    return found
+    lengths: NDArray[np.int32],
+    penalty: NDArray[np.float64],
+    rule: int,
+) -> None:
+    """Go through the distinct tokens before every position, and change their scores by one rule."""
+    counts = np.zeros(scores.shape[2], np.int32)
+    distinct = np.empty(scores.shape[2], np.int32)
+    for row in range(lengths.shape[0]):
+        for position in range(lengths[row] + 1):
+            found = 0
+            for token in flat[offsets[row] : offsets[row + 1]]:
+                found = _note(counts, token, distinct, found)
+            node = position - 1
+            while node >= 0:
+                found = _note(counts, tokens[row, node], distinct, found)
+                node = parents[row, node]
+            line = scores[row, position]
+            for token in distinct[:found]:
+                if rule == _FREQUENCY:
+                    line[token] -= penalty[row] * counts[token]
+                elif rule == _PRESENCE:
+                    line[token] -= penalty[row]
+                elif line[token] > 0.0:
+                    line[token] /= penalty[row]
+                else:
+                    line[token] *= penalty[row]
+                counts[token] = 0
 
 
 @kernel
@@ -51,21 +76,7 @@ def apply_repetition(
     penalty: NDArray[np.float64],
 ) -> None:
     """Divide positive scores of tokens that occurred, multiply the others."""
-    counts = np.zeros(scores.shape[2], np.int32)
-    distinct = np.empty(scores.shape[2], np.int32)
-    for row in range(lengths.shape[0]):
-        past = flat[offsets[row] : offsets[row + 1]]
-        for position in range(lengths[row] + 1):
-            line = scores[row, position]
-            for index in range(
-                _count(counts, past, tokens[row], parents[row], position - 1, distinct)
-            ):
-                token = distinct[index]
-                counts[token] = 0
-                if line[token] > 0.0:
-                    line[token] /= penalty[row]
-                else:
-                    line[token] *= penalty[row]
+    _penalise(scores, flat, offsets, tokens, parents, lengths, penalty, _REPETITION)
 
 
 @kernel
@@ -79,18 +90,7 @@ def apply_frequency(
     penalty: NDArray[np.float64],
 ) -> None:
     """Subtract the penalty times the number of occurrences."""
-    counts = np.zeros(scores.shape[2], np.int32)
-    distinct = np.empty(scores.shape[2], np.int32)
-    for row in range(lengths.shape[0]):
-        past = flat[offsets[row] : offsets[row + 1]]
-        for position in range(lengths[row] + 1):
-            line = scores[row, position]
-            for index in range(
-                _count(counts, past, tokens[row], parents[row], position - 1, distinct)
-            ):
-                token = distinct[index]
-                line[token] -= penalty[row] * counts[token]
-                counts[token] = 0
+    _penalise(scores, flat, offsets, tokens, parents, lengths, penalty, _FREQUENCY)
 
 
 @kernel
@@ -104,15 +104,4 @@ def apply_presence(
     penalty: NDArray[np.float64],
 ) -> None:
     """Subtract the penalty once from every token that occurred."""
-    counts = np.zeros(scores.shape[2], np.int32)
-    distinct = np.empty(scores.shape[2], np.int32)
-    for row in range(lengths.shape[0]):
-        past = flat[offsets[row] : offsets[row + 1]]
-        for position in range(lengths[row] + 1):
-            line = scores[row, position]
-            for index in range(
-                _count(counts, past, tokens[row], parents[row], position - 1, distinct)
-            ):
-                token = distinct[index]
-                counts[token] = 0
-                line[token] -= penalty[row]
+    _penalise(scores, flat, offsets, tokens, parents, lengths, penalty, _PRESENCE)

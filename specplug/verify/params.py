@@ -68,7 +68,7 @@ class SamplingParams:
             )
 
 
-#: Everything that can be done to logits before a token is drawn.
+#: Everything that can be done to logits before a token is drawn, in the order of vLLM.
 STEPS = (
     "grammar",
     "bad_words",
@@ -111,23 +111,7 @@ class Order:
 
 #: vLLM 0.32, ``v1/sample/sampler.py``. Its top-p keeps a token while the mass before it is below
 #: ``top_p``, as ours does.
-VLLM = Order(
-    "vllm",
-    (
-        "grammar",
-        "bad_words",
-        "min_tokens",
-        "bias",
-        "repetition",
-        "frequency",
-        "presence",
-        "temperature",
-        "min_p",
-        "top_k",
-        "top_p",
-    ),
-    repetition_sees_prompt=True,
-)
+VLLM = Order("vllm", STEPS, repetition_sees_prompt=True)
 
 _SGLANG_SCORES = (
     "frequency",
