@@ -18,6 +18,9 @@ _COMMON = {
 }
 settings.register_profile("dev", max_examples=60, derandomize=True, **_COMMON)
 settings.register_profile("ci", max_examples=600, print_blob=True, **_COMMON)
+# For tools/mutation.py, which asks only whether a test fails: no time is spent on small examples.
+_FAST = {**_COMMON, "phases": [Phase.explicit, Phase.generate], "report_multiple_bugs": False}
+settings.register_profile("mutation", max_examples=60, derandomize=True, **_FAST)
 settings.load_profile(os.environ.get("SPECPLUG_HYPOTHESIS_PROFILE", "dev"))
 
 
