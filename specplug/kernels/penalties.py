@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 
 from specplug.kernels._jit import kernel
 
-
 _REPETITION, _FREQUENCY, _PRESENCE = 0, 1, 2
 
 
 @kernel
-def _note(
-    counts: NDArray[np.int32], token: int, distinct: NDArray[np.int32], found: int
-) -> int:
+def _note(counts: NDArray[np.int32], token: int, distinct: NDArray[np.int32], found: int) -> int:
     """Count one token of the past; returns how many ``distinct`` ones there are now."""
     if not 0 <= token < counts.shape[0]:
         return found

@@ -66,8 +66,10 @@ def side_by_side(
     expected: Mapping[Outcome, float], got: Mapping[Outcome, float], rows: int = 12
 ) -> str:
     """A table of the outcomes that differ most, for a person to read."""
+    # Rounded, so that equal differences stand in the order of their outcomes.
     ranked = sorted(
-        _union(expected, got), key=lambda o: (-abs(expected.get(o, 0.0) - got.get(o, 0.0)), str(o))
+        _union(expected, got),
+        key=lambda o: (-round(abs(expected.get(o, 0.0) - got.get(o, 0.0)), 12), str(o)),
     )
     lines = [f"{'outcome':<28} {'expected':>14} {'got':>14} {'difference':>14}"]
     for outcome in ranked[:rows]:

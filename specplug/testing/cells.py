@@ -61,6 +61,12 @@ class Verifier:
     coins: Callable[[int], int]
     greedy: bool = False
 
+    def __repr__(self) -> str:
+        return f"Verifier({self.name!r})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would show every field
+
 
 def emitted_cells(verifier: Verifier, target: ProbArray, draft: DraftRow) -> dict[Tokens, float]:
     """The law of the tokens that ``verifier`` emits in one step.

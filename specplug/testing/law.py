@@ -22,6 +22,7 @@ from specplug.reference.enumerate_law import (
 from specplug.session import Session
 from specplug.testing.cells import Verifier, emitted_cells
 from specplug.testing.paths import Oracle, explore
+from specplug.testing.report import brief
 from specplug.testing.targets import DraftRow, SampledTarget, befores
 from specplug.types import TOKEN_DTYPE, DraftBuffers, ProbArray, Request
 
@@ -52,6 +53,9 @@ class Arrival:
     keep: bool = True
     request_id: str | None = None
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 #: From the step number and the requests that run, to those that take part, in the order of their
 #: rows.
@@ -76,6 +80,9 @@ class Scenario:
     arrivals: tuple[Arrival, ...]
     order: RowOrder = everyone
     undrafted_steps: frozenset[int] = frozenset()
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class LawViolationError(AssertionError):

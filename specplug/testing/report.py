@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from specplug.errors import SettingsError
 
@@ -72,3 +73,15 @@ def read_xfails(path: str | Path) -> dict[str, str]:
             )
         found[name] = reason
     return found
+
+
+def brief(instance: Any) -> str:
+    """A dataclass as an expression without the fields that have their default: what a person has to read."""
+    shown = []
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        required = field.default is MISSING and field.default_factory is MISSING
+        if field.init and field.repr and (required or value != field.default):
+            name = "" if required else f"{field.name}="
+            shown.append(f"{name}{getattr(value, '__name__', None) or repr(value)}")
+    return f"{type(instance).__name__}({', '.join(shown)})"

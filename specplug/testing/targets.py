@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specplug.reference import sampling
 from specplug.reference.enumerate_law import Tokens
+from specplug.testing.report import brief
 from specplug.types import LENGTH_DTYPE, IntArray, ProbArray, TokenArray
 
 
@@ -67,6 +68,9 @@ class MarkovTarget:
 
     def __repr__(self) -> str:
         return f"MarkovTarget(np.array({np.round(self.table, 6).tolist()}))"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would show every field
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,12 @@ class SampledTarget:
     def position_laws(self, history: Tokens, draft: DraftRow) -> ProbArray:
         """The laws at all positions of a draft, float64 ``[n + 1, V]``, as a verification gets them."""
         return np.stack([self.next_law(before) for before in befores(history, draft)])
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would show every field
 
 
 def _log(probs: NDArray[np.float64]) -> ProbArray:
