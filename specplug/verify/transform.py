@@ -97,12 +97,12 @@ def target_probs(
                 f"{name} must have one entry per row ({rows}), got {len(given)}"
             )
     if parents is None:
-        nodes = np.tile(np.arange(-1, width - 1, dtype=LENGTH_DTYPE), (rows, 1))
+        nodes = np.empty(drafts.shape, LENGTH_DTYPE)
+        nodes[:] = np.arange(-1, width - 1)
     else:
         nodes = parents_of(parents, counts, drafts.shape)
     used = used_positions(drafts, counts)
     scores = np.array(scores_of("logits", logits, used), order="C")
-    scores[~used] = 0.0
     allowed = _grammar_of(grammar, scores.shape)
     work = _Work(scores, params, pasts, drafts, nodes, counts, allowed, order)
     for step in order.steps:

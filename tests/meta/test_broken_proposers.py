@@ -58,3 +58,4 @@ def test_the_documentation_lists_all_culprits() -> None:
     for broken, (check, _) in CAUGHT.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{check}` |"))
         assert f"`{broken.__name__}`" in row, f"{broken.__name__} is missing in the row of {check}"
+    assert f"{len(CAUGHT)}\nproposers" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,28 @@ def test_a_forgotten_edge_is_noticed() -> None:
     blind = Verifier("blind", ONE_HOT.run, lambda target, draft: [np.zeros(0)] * 3, ONE_HOT.coins)
     with pytest.raises(HiddenEdgeError, match="its edges lack a point between them"):
         law_of(blind, "one_hot")
+
+
+#: How the documentation calls the drafts of each kind.
+KINDS = {
+    "sampled": "drawn",
+    "one_hot": "deterministic",
+    "greedy": "greedy",
+    "tree": "tree",
+    "sampled_tree": "drawn tree",
+}
+
+
+def test_the_documentation_lists_all_of_them_by_their_drafts() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "verification-maths.md"
+    text = page.read_text(encoding="utf-8")
+    listed = {
+        (name, kind)
+        for kind in KINDS.values()
+        for line in text.splitlines()
+        if line.startswith("| ") and line.endswith(f" | {kind} |")
+        for name in line.strip("| ").removesuffix(f" | {kind}").split("; ")
+    }
+    names = {(b.name.removesuffix(", one-hot"), KINDS[b.drafts]) for b in BROKEN}
+    assert listed == names
+    assert f"{len(BROKEN)} verifications" in text

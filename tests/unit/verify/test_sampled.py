@@ -125,3 +125,10 @@ def test_malformed_draft_laws(verify: Callable[..., Any], draft: np.ndarray, mes
         verify(target, draft, tokens, [2], np.zeros((1, 3)))
     if draft.shape == (1, 2, 2) and draft.dtype == np.float64 and abs(draft[0, 0].sum() - 1) < 0.1:
         verify(target, draft, tokens, [1], np.zeros((1, 3)))
+
+
+@both
+def test_a_vocabulary_of_one_token_and_no_draft(verify: Callable[..., Any]) -> None:
+    # What stands behind the draft's length is no token, and must not be looked up as one.
+    verdict = verify(np.ones((1, 2, 1)), np.ones((1, 1, 1)), [[7]], [0], np.zeros((1, 2)))
+    assert verdict.row(0) == [0]
