@@ -8,6 +8,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CORE := $(PYTHON) tools/environments.py run core
 VLLM := $(PYTHON) tools/environments.py run vllm
 SGLANG := $(PYTHON) tools/environments.py run sglang
+# Processes that the core tests run in; each compiles or loads the kernels for itself.
+WORKERS ?= 2
 # -P: never import from the current folder, so that the installed package is what is tested.
 PYTEST := -P -m pytest
 
@@ -22,10 +24,12 @@ help: ## list the targets
 demo: ## real vLLM on the CPU with and without specplug: speed, acceptance, equality
 	@model=$$($(VLLM) tools/model.py | tail -n 1) && $(VLLM) examples/demo_vllm.py --model "$$model"
 
+# More random examples than in the loop between two edits.
+test: export SPECPLUG_HYPOTHESIS_PROFILE := ci
 test: lint test-core test-vllm test-sglang ## everything that must pass: lint, core, packaging, both real engines
 
 test-core: ## core and packaging tests, no engine (under 2 minutes)
-	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long"
+	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long" -n $(WORKERS) --dist loadgroup
 
 test-lowest: ## core tests at the lowest versions that the package allows
 	$(PYTHON) tools/environments.py run lowest $(PYTEST) tests --ignore=tests/engines \
@@ -43,7 +47,7 @@ coverage: ## line and branch coverage of the core tests, kernels interpreted so 
 	$(CORE) -m coverage report --skip-covered
 
 test-long: ## the tests that take minutes each, without and with an engine
-	SPECPLUG_HYPOTHESIS_PROFILE=ci $(CORE) $(PYTEST) tests/property
+	SPECPLUG_HYPOTHESIS_PROFILE=long $(CORE) $(PYTEST) tests/property
 	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "long and not vllm" || [ $$? -eq 5 ] # 5: there is none
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and long"
 	$(SGLANG) $(PYTEST) tests/engines -m "sglang and long"

@@ -9,19 +9,33 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# `dev` finishes in seconds, `ci` looks further. No deadline: the first example of a test compiles kernels.
+# `dev` finishes in seconds (`make test-core`), `ci` looks further (`make test`, and so CI), `long` as far as time allows
+# (`make test-long`). No deadline: the first example of a test compiles kernels.
 # Explaining a failure multiplies its time, and the messages of the kit show what differs anyway.
 _COMMON = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
     "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
 }
-settings.register_profile("dev", max_examples=60, derandomize=True, **_COMMON)
-settings.register_profile("ci", max_examples=600, print_blob=True, **_COMMON)
+settings.register_profile("dev", max_examples=25, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=80, derandomize=True, print_blob=True, **_COMMON)
+settings.register_profile("long", max_examples=600, print_blob=True, **_COMMON)
 # For tools/mutation.py, which asks only whether a test fails: no time is spent on small examples.
 _FAST = {**_COMMON, "phases": [Phase.explicit, Phase.generate], "report_multiple_bugs": False}
 settings.register_profile("mutation", max_examples=60, derandomize=True, **_FAST)
 settings.load_profile(os.environ.get("SPECPLUG_HYPOTHESIS_PROFILE", "dev"))
+
+
+#: Folders whose tests share fixtures that take long to make: each runs in one process when there are several.
+TOGETHER = ("packaging", "quality")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of such a folder together (`pytest -n 2 --dist loadgroup`)."""
+    for item in items:
+        folder = item.path.parent.name
+        if folder in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(folder))
 
 
 @pytest.fixture(scope="session", autouse=True)

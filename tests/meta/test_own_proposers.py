@@ -20,7 +20,7 @@ FOR_ALL = ("property/test_proposer_laws.py", "meta/test_own_proposers.py")
 
 @pytest.mark.parametrize("name", registry.names())
 def test_registered_proposer_passes_the_kit(name: str) -> None:
-    examples = settings().max_examples // 4  # 15 in the profile dev, 150 in ci: it runs 22 checks
+    examples = settings().max_examples // 4  # there are 22 checks
     report = check_proposer(name, max_examples=examples)
     assert {o.status for o in report.outcomes} <= {"passed", "skipped"}
 
