@@ -34,6 +34,7 @@ class SuffixSettings:
         maximum=1_000_000.0,
         help="Memory for the outputs of finished requests, in MB (2**20 bytes), 47,000 to 55,000 tokens each; "
         "0 keeps none, so that requests share nothing.",
+        tune=(0.0, 16.0, 64.0, 256.0),
     )
     verify_cost: float = option(
         0.03,

@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing.add_argument("--json", action="store_true", help="machine-readable")
     listing.set_defaults(run=_proposers)
     _add_replay(commands)
+    _add_tune(commands)
     _add_check_engine(commands)
     chosen = parser.parse_args(arguments)
     result: int = chosen.run(chosen)
@@ -48,6 +49,18 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     command.add_arguments(replay)
     replay.set_defaults(run=command.run)
+
+
+def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.tune import command
+
+    tune = commands.add_parser(
+        "tune",
+        help="whether speculation will pay on recorded requests, and the flags for it",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(tune)
+    tune.set_defaults(run=command.run)
 
 
 def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

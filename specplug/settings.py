@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -19,10 +19,16 @@ SettingsT = TypeVar("SettingsT")
 
 
 def option(
-    default: Any, *, help: str, minimum: float | None = None, maximum: float | None = None
+    default: Any,
+    *,
+    help: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    tune: Sequence[Any] = (),
 ) -> Any:
-    """A dataclass field with a documented meaning and an inclusive range."""
-    return field(default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum})
+    """A dataclass field with a documented meaning, an inclusive range, and values that ``specplug tune`` tries."""
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "tune": tuple(tune)}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ def describe(cls: type) -> list[dict[str, Any]]:
             "minimum": f.metadata.get("minimum"),
             "maximum": f.metadata.get("maximum"),
             "help": f.metadata.get("help", ""),
+            "tune": list(f.metadata.get("tune", ())),
         }
         for f in _fields(cls)
     ]

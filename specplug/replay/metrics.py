@@ -197,6 +197,7 @@ class Tally:
         emitted: response tokens that came from steps: all but the first of each request, which the prefill gives.
         request_bytes, request_tokens: sums over requests, each taken when it ended, where the proposer tells.
         draft_lengths: how many steps drafted so many tokens (in a tree: so deep), from 0 on.
+        draft_sizes: the same by all tokens of a draft, which for a chain is no other number.
         accepted_lengths: how many steps accepted so many.
         store: ``store_bytes``, ``store_tokens`` and ``store_capacity`` of what requests share, at the end.
     """
@@ -213,6 +214,7 @@ class Tally:
     request_bytes: int = 0
     request_tokens: int = 0
     draft_lengths: list[int] = field(default_factory=list)
+    draft_sizes: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
     series: Series = field(default_factory=Series)
     by_match: ByMatch = field(default_factory=ByMatch)
@@ -229,6 +231,7 @@ class Tally:
         self.drafted += drafted
         self.accepted += accepted
         _count(self.draft_lengths, depth)
+        _count(self.draft_sizes, drafted)
         _count(self.accepted_lengths, accepted)
         self.series.add(emitted, drafted, accepted)
 

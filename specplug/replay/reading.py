@@ -27,7 +27,7 @@ class Tokenised(NamedTuple):
 
     Attributes:
         size: its share of the log in bytes.
-        share: where it stands in its log: 0 at the beginning, 1 at the end, by bytes.
+        share: where it stands in its log: 0 at the beginning, 1 at the end.
         arrived: seconds since some epoch, or None where the log does not say.
     """
 
@@ -72,7 +72,7 @@ class Reader:
             position = log.position
             size = max(0, position - seen.get(id(log), 0))
             seen[id(log)] = position
-            group.append((log, record, size, position / max(1, log.size)))
+            group.append((log, record, size, log.share))
             if len(group) == ENCODE_RECORDS:
                 yield from self._encode(group)
                 group = []

@@ -78,6 +78,7 @@ class LogFile:
         path: of the file.
         strict: the first malformed line is an error instead of a count.
         choice: what is read.
+        expected: how many records there are, if somebody has counted them.
 
     Attributes:
         records: well-formed requests so far.
@@ -89,6 +90,7 @@ class LogFile:
     path: Path
     strict: bool = False
     choice: Choice = Choice()
+    expected: int | None = None
     records: int = 0
     malformed: int = 0
     problems: list[str] = field(default_factory=list)
@@ -123,6 +125,13 @@ class LogFile:
         if self._raw is None or self._raw.closed:
             return self._end
         return self._raw.tell()
+
+    @property
+    def share(self) -> float:
+        """How much of the log has been read, 0 to 1: by records where their number is known, else by bytes."""
+        if self.expected is not None:
+            return self.records / max(1, self.expected)
+        return self.position / max(1, self.size)
 
     def refuse(self, line: int, problem: str) -> None:
         """Count a malformed line, and keep the sentence if it is one of the first.

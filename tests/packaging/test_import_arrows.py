@@ -95,6 +95,9 @@ ARROWS = {
             "specplug.kernels",
         ),
     ),
+    "specplug.tune": _row(
+        *("specplug.replay", "specplug.registry", "numpy", *BASE),
+    ),
     "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
     "specplug.__main__": _row("specplug.cli"),

@@ -160,6 +160,7 @@ def test_describe_lists_every_option_in_order() -> None:
         "minimum": 1,
         "maximum": 64,
         "help": "Deepest draft.",
+        "tune": [],
     }
     assert [row["type"] for row in rows] == [
         "int",

@@ -1,0 +1,1 @@
+"""Will it pay, and with which settings: ``specplug tune``."""
