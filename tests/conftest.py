@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# `dev` finishes in seconds (`make test-core`), `ci` looks further (`make test`, and so CI), `long` as far as time allows
-# (`make test-long`). No deadline: the first example of a test compiles kernels.
+# `dev` finishes in seconds (`make test-core`), `ci` looks further (`make test`, and so CI), `long` as far as time
+# allows (`make test-long`). No deadline: the first example of a test compiles kernels.
 # Explaining a failure multiplies its time, and the messages of the kit show what differs anyway.
 _COMMON = {
     "deadline": None,
