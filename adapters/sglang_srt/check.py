@@ -31,7 +31,7 @@ def check() -> tuple[list[str], list[str]]:
     for upper, name in algorithm_names().items():
         try:
             SpeculativeAlgorithm.from_string(upper)
-            settings = options.checked(name) if not options.read() else None
+            settings = options.checked(name).options if not options.read() else None
         except Exception as error:  # noqa: BLE001  a third party's proposer fails in its own way; name it
             problems.append(f"{PREFIX}{name}: {type(error).__name__}: {error}")
             continue

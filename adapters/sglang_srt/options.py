@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specplug import registry
+from specplug.control import options as control
 from specplug.errors import SettingsError, SpecplugError
 
 VARIABLE = "SPECPLUG_SGLANG_OPTIONS"
@@ -21,6 +22,19 @@ FILE_ARGUMENT = "speculative_ngram_external_corpus_path"
 
 #: Overlap scheduling is off on the CPU, as for SGLang's own speculation there; "1" turns it on.
 OVERLAP_VARIABLE = "SPECPLUG_SGLANG_CPU_OVERLAP"
+
+
+class Choice(NamedTuple):
+    """Complete, validated options.
+
+    Attributes:
+        options: of the proposer.
+        control: of the controller, under the key ``controller`` of what the user writes; see
+            :func:`specplug.control.options.check`.
+    """
+
+    options: dict[str, Any]
+    control: dict[str, Any]
 
 
 def read(path: Any = None) -> dict[str, Any]:
@@ -55,14 +69,16 @@ def read(path: Any = None) -> dict[str, Any]:
     return dict(options)
 
 
-def checked(name: str, path: Any = None) -> dict[str, Any]:
-    """The complete, validated options of the proposer ``name``.
+def checked(name: str, path: Any = None) -> Choice:
+    """The complete, validated options of the proposer ``name`` and of the controller.
 
     Raises:
         SettingsError: see :func:`read`; or an unknown option or proposer, a wrong type or value.
     """
+    written = read(path)
     try:
-        return registry.check(name, read(path))
+        chosen = control.check(written.pop("controller", None))
+        return Choice(registry.check(name, written), chosen)
     except ValueError:
         raise
     except SpecplugError as error:

@@ -13,6 +13,8 @@ from specplug.adapters.sglang_srt.accept import Kept
 from specplug.adapters.sglang_srt.layout import FIXED_WIDTH_BACKENDS, TREE_BACKENDS, Layout
 from specplug.adapters.sglang_srt.metrics import Metrics
 from specplug.adapters.sglang_srt.parallel import Ranks
+from specplug.control import options as control
+from specplug.control.fixed import FixedLength
 from specplug.errors import HostMismatchError
 from specplug.machine import thread_share
 from specplug.session import Session
@@ -23,7 +25,7 @@ class Facts(NamedTuple):
     """What does not change while the worker lives.
 
     Attributes:
-        options: complete options of the proposer.
+        choice: complete options of the proposer and the controller.
         context: limits, for the session.
         width: positions per row and step, the last token included.
         fixed_width: every step has the full width (CUDA graphs, and backends that know no other).
@@ -34,7 +36,7 @@ class Facts(NamedTuple):
         ranks: the tensor-parallel group.
     """
 
-    options: dict[str, Any]
+    choice: options.Choice
     context: Context
     width: int
     fixed_width: bool
@@ -75,7 +77,7 @@ def facts(name: str, model_runner: Any) -> Facts:
         threads=thread_share(max(1, int(get_parallel().tp_size))),
     )
     return Facts(
-        options=options.checked(name, getattr(spec, options.FILE_ARGUMENT, None)),
+        choice=options.checked(name, getattr(spec, options.FILE_ARGUMENT, None)),
         context=context,
         width=width,
         fixed_width=graphs or backend in FIXED_WIDTH_BACKENDS,
@@ -104,8 +106,34 @@ def refuse_bare_torch_native() -> None:
 
 
 def session(name: str, known: Facts) -> Session:
-    """A fresh proposer in a fresh session."""
-    return Session(registry.build(name, known.context, known.options), known.context)
+    """A fresh proposer in a fresh session, under the controller of the user's choice.
+
+    Where every step has the full width, drafts cost nothing more, and as many are made as fit.
+    """
+    proposer = registry.build(name, known.context, known.choice.options)
+    controller = (
+        FixedLength()
+        if known.fixed_width
+        else control.build(
+            known.choice.control,
+            known.context,
+            proposer.capabilities,
+            device=device_name(known.device),
+        )
+    )
+    return Session(proposer, known.context, controller=controller)
+
+
+def device_name(device: Any) -> str:
+    """The accelerator, as its driver calls it; empty on the CPU."""
+    import torch
+
+    if str(device) == "cpu":
+        return ""
+    try:
+        return str(torch.get_device_module(device).get_device_name())
+    except Exception:  # noqa: BLE001  a name in a file is worth no failure of whatever a platform raises
+        return "unknown device"
 
 
 def start_metrics(metrics: Metrics, log: logging.Logger) -> None:

@@ -15,6 +15,8 @@ from specplug.adapters.sglang_srt.accept import Kept
 from specplug.adapters.sglang_srt.drafting import MAX_FAULTS, Drafter, Drafts, no_drafts
 from specplug.adapters.sglang_srt.layout import Layout, chain_mask, full_mask, lay_out
 from specplug.adapters.sglang_srt.metrics import Metrics
+from specplug.adapters.sglang_srt.relay import late_tokens
+from specplug.adapters.sglang_srt.steps import StepClock, controller_facts
 from specplug.adapters.sglang_srt.verify import Step, verify
 from specplug.registry import PREFIX
 from specplug.session import Session
@@ -66,12 +68,14 @@ class WorkerParts:
             self.facts.trees,
             self.log,
         )
+        self.clock = StepClock()
         setup.start_metrics(self.metrics, self.log)
+        controller = type(self.session.controller).__name__ if self.session else "elsewhere"
         _running.add(self)
         self.log.info(
-            "%s ready in %.2f s: options %s, at most %d draft tokens, vocabulary %d, %s, overlap %s",
-            *(self.name, time.perf_counter() - started, self.facts.options),
-            *(self.facts.context.max_draft, self.facts.context.vocab_size),
+            "%s ready in %.2f s: options %s, controller %s, at most %d draft tokens, vocabulary %d, %s, overlap %s",
+            *(self.name, time.perf_counter() - started, dict(self.facts.choice.options)),
+            *(controller, self.facts.context.max_draft, self.facts.context.vocab_size),
             "width fixed" if self.facts.fixed_width else "width of the longest draft",
             "on" if self.facts.overlap else "off",
         )
@@ -117,7 +121,7 @@ class WorkerParts:
         session = self.session
         return {
             "method": self.name,
-            "options": dict(self.facts.options),
+            "options": dict(self.facts.choice.options),
             "num_speculative_tokens": self.facts.context.max_draft,
             "adapter_faults": self.drafter.faults,
             "verify_faults": self.verify_faults,
@@ -125,6 +129,7 @@ class WorkerParts:
             "verify_time": self.verify_times.as_dict(),
             "counters": self.metrics.as_dict(),
             "session": None if session is None else session.stats.as_dict(),
+            "controller": controller_facts(session),
         }
 
     # The steps of a step.
@@ -135,6 +140,7 @@ class WorkerParts:
     def _prefill(self, batch: Any, on_publish: Any, pp_proxy_tensors: Any) -> Any:
         import torch
 
+        self.clock.interrupt()
         result = self._target_worker.forward_batch_generation(
             batch, pp_proxy_tensors=pp_proxy_tensors
         )
@@ -150,9 +156,12 @@ class WorkerParts:
 
     def _decode(self, batch: Any, on_publish: Any, pp_proxy_tensors: Any) -> Any:
         started = time.perf_counter_ns()
+        self.clock.begin(started, self.session)
         drafts, histories, roots = self._draft(batch)
-        self.drafter.times.add(time.perf_counter_ns() - started)
+        spent = time.perf_counter_ns() - started
+        self.drafter.times.add(spent)
         width = self._width(drafts)
+        self.clock.shape(len(histories), width, sum(map(len, histories)), spent)
         drafts = Drafts(
             drafts.tokens[:, : width - 1],
             drafts.lengths,
@@ -176,7 +185,7 @@ class WorkerParts:
 
     def _draft(self, batch: Any) -> tuple[Drafts, list[TokenArray], Any]:
         """Drafts, all tokens of each row, and the newest token of each row (int64 ``[B]``)."""
-        extras, sound = self._late_tokens(batch)
+        extras, sound = late_tokens(batch, self.facts.overlap)
         histories = self.drafter.histories(batch.reqs, extras)
         roots = np.fromiter(
             (
@@ -190,27 +199,6 @@ class WorkerParts:
             sound = [False] * len(sound)
         drafts = self.drafter.draft(batch.reqs, histories, sound)
         return self.ranks.share(drafts, self.facts.trees), histories, roots
-
-    def _late_tokens(self, batch: Any) -> tuple[list[list[int]], list[bool]]:
-        """With overlap, outputs lag one step behind: the missing tokens come with the batch (this waits for them).
-
-        A row is sound if prompt, output and those tokens are as many as the cache says.
-        """
-        rows = len(batch.reqs)
-        relayed = batch.spec_info if self.facts.overlap else None
-        if relayed is None or relayed.accept_tokens is None:
-            return [[] for _ in range(rows)], [True] * rows
-        tokens = relayed.accept_tokens.view(rows, -1).tolist()
-        lengths = relayed.accept_lens.tolist()
-        extras, sound = [], []
-        cached_lens = batch.seq_lens if batch.seq_lens_cpu is None else batch.seq_lens_cpu
-        for i, (req, cached) in enumerate(zip(batch.reqs, cached_lens.tolist(), strict=True)):
-            new = tokens[i][: lengths[i]]
-            missing = cached + 1 - len(req.origin_input_ids) - len(req.output_ids)
-            # 0: the last result was processed before this step began, as happens with structured output.
-            extras.append(new if missing else [])
-            sound.append(missing in (0, len(new)))
-        return extras, sound
 
     def _width(self, drafts: Drafts) -> int:
         if self.facts.fixed_width:

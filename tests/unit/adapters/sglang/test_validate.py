@@ -100,11 +100,20 @@ def test_options_come_from_the_environment_or_a_file(
 ) -> None:
     file = tmp_path / "options.json"
     file.write_text(json.dumps({"store_mb": 8}))
-    assert options.checked("suffix", str(file))["store_mb"] == 8
+    assert options.checked("suffix", str(file)).options["store_mb"] == 8
     monkeypatch.setenv(options.VARIABLE, '{"store_mb": 16}')
-    assert options.checked("suffix")["store_mb"] == 16
+    assert options.checked("suffix").options["store_mb"] == 16
     with pytest.raises(SettingsError, match="given twice"):
         options.read(str(file))
+
+
+def test_the_controller_is_chosen_beside_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.checked("suffix").control["name"] == "goodput"
+    monkeypatch.setenv(options.VARIABLE, '{"controller": {"name": "fixed", "length": 3}}')
+    assert options.checked("suffix").control == {"name": "fixed", "length": 3}
+    monkeypatch.setenv(options.VARIABLE, '{"controller": "godput"}')
+    with pytest.raises(SettingsError, match="goodput"):
+        options.checked("suffix")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "3", '"a"'])
