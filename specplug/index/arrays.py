@@ -62,6 +62,7 @@ def new_slots(context: Context) -> layout.Slots:
     numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)
     numbers[:, layout.N_INDEXED] = 1
     numbers[:, layout.N_DRAFTED] = -1
+    numbers[:, layout.N_PENDING] = -1
     links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
     links[:, :TOUCHED_TOKENS] = 0
     return layout.Slots(
@@ -76,6 +77,7 @@ def new_slots(context: Context) -> layout.Slots:
         numbers,
         np.arange(pages, dtype=np.int32)[::-1].copy(),
         np.array([pages], np.int64),
+        np.zeros(context.max_requests + 1, np.int32),
     )
 
 
@@ -150,8 +152,8 @@ def copy_model(model: layout.Model, number: int) -> None:
 
 
 def new_log(context: Context) -> layout.Log:
-    """Room for the last draft of every request."""
-    n, margin = context.max_requests, layout.MAX_CANDIDATES
+    """Room for the last two drafts of every request."""
+    n, margin = 2 * context.max_requests, layout.MAX_CANDIDATES
     return layout.Log(
         _zeros((n, context.max_draft + 2, layout.DEPTH_FIELDS), np.int64),
         _zeros((n, layout.LOG_TOKENS + margin, layout.TOKEN_FIELDS), np.int64),

@@ -14,13 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specplug.errors import InvalidRequestError
-from specplug.index.arrays import copy_model, grow_slots, new_state
+from specplug.index.arrays import copy_model, grow_slots, new_scratch, new_state
+from specplug.index.helpers import Helpers
 from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
-from specplug.kernels.drafting import draft_batch, observe_batch
+from specplug.kernels.drafting import draft_batch
 from specplug.kernels.handle import Packed
+from specplug.kernels.learning import learn_batch, observe_batch
 from specplug.kernels.requests import finish_request, start_request
 from specplug.types import Context, DraftBuffers, IntArray, Observed, TokenArray
+
+#: Batches of at least so many rows are shared among threads; handing work over costs some 50 us.
+SHARED_ROWS = 64
 
 _NO_STOPS: TokenArray = np.zeros(0, np.int32)
 
@@ -40,7 +45,13 @@ class SuffixIndex:
         self._namespaces = Namespaces()
         self._templates = Templates(layout.N_MODELS)
         _warm_up()
-        self._packed = Packed(new_state(context, store_budget))
+        self._packed = Packed(
+            new_state(context, store_budget),
+            [new_scratch(context) for _ in range(1, context.threads)],
+        )
+        self._helpers = Helpers(context.threads)
+        # Drafts came after the last outcome was noted: it is time to learn from it.
+        self._drafted = False
         self._news = self.state.calls.news
         # The caller's arrays that kernels know by address, see `_bind_observed` and `_bind_drafts`.
         self._observed: tuple[object, object] = (None, None)
@@ -58,6 +69,7 @@ class SuffixIndex:
         self._check_room(slot, len(history))
         number = self._namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
+        self.learn()
         if taken:
             copy_model(self.state.model, model)
         while missing := start_request(
@@ -66,7 +78,8 @@ class SuffixIndex:
             self._grow(missing)
 
     def observe(self, observed: Observed) -> None:
-        """Learn from and index new tokens; O(1) per token."""
+        """Index new tokens, and note how the last drafts fared; O(1) per token."""
+        self._helpers.wait()
         slots, offsets, tokens = observed
         known = self._observed
         if slots is not known[0] or offsets is not known[1]:
@@ -81,18 +94,38 @@ class SuffixIndex:
             if missing < 0:
                 self._refuse_observed(count)
             self._grow(missing)
+        self._drafted = False
 
     def draft(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        """Draft for a batch; bounded work per draft token, whatever the length of the history."""
+        """Draft for a batch; bounded work per draft token, whatever the length of the history.
+
+        A large batch is shared among the threads of the context, which afterwards learn while the target works. The
+        drafts are the same with any number of threads.
+        """
+        if self._drafted:
+            self.learn()
         known = self._drafts
         if slots is not known[0] or ceilings is not known[1] or out is not known[2]:
             self._bind_drafts(slots, ceilings, out)
-        if draft_batch(self._packed.handle, self.cost):
+        rows = len(slots)
+        if rows < SHARED_ROWS or self.context.threads == 1:
+            failed = draft_batch(self._packed.handle, 0, rows, self.cost)
+        else:
+            failed = self._helpers.share(draft_batch, self._packed.handles, rows, self.cost)
+            self._helpers.start(learn_batch, self._packed.handle, self.cost)
+        self._drafted = True
+        if failed:
             self._check_slots(self.state.calls.slots)
+
+    def learn(self) -> None:
+        """Learn from how the last drafts fared. The next call that needs it does so if nobody has."""
+        self._helpers.wait()
+        learn_batch(self._packed.handle, self.cost)
 
     def finish(self, slot: int, keep: bool, stop_ids: frozenset[int]) -> None:
         """Free a stream; with ``keep`` its output, up to the first stop token, joins the store."""
         slot = self._check_slot(slot)
+        self.learn()
         stops = np.fromiter(stop_ids, np.int32, len(stop_ids)) if stop_ids else _NO_STOPS
         finish_request(self._packed.handle, slot, bool(keep), stops)
 
@@ -140,6 +173,7 @@ class SuffixIndex:
         """Recount everything by brute force; "" or a sentence naming the broken invariant."""
         from specplug.index.invariants import broken_invariant
 
+        self._helpers.wait()
         return broken_invariant(self.state)
 
     def _check_slot(self, slot: int) -> int:
@@ -252,6 +286,7 @@ def _warm_up() -> None:
     packed = Packed(new_state(context, 4096))
     tokens = np.zeros(8, np.int32)
     start_request(packed.handle, 0, 4, 0, 0, tokens)
-    draft_batch(packed.handle, 0.1)
+    draft_batch(packed.handle, 0, 0, 0.1)
+    learn_batch(packed.handle, 0.1)
     observe_batch(packed.handle, 0, 0.1)
     finish_request(packed.handle, 0, True, _NO_STOPS)

@@ -7,6 +7,7 @@ compiled code ``state.slots.tokens`` becomes an array where it is mentioned. The
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from numba.np.numpy_support import from_dtype
 from numpy.typing import NDArray
 
 from specplug.kernels._jit import COMPILED
-from specplug.kernels.layout import FORMS, GROUPS, LongArray, State
+from specplug.kernels.layout import FORMS, GROUPS, LongArray, Scratch, State
 
 _MOST_AXES = 4
 _WIDTH = 1 + _MOST_AXES  # address and shape
@@ -37,19 +38,30 @@ _ROWS = {
 
 
 class Packed:
-    """The table of a state, and the arrays that it points to.
+    """The table of a state, and the arrays that it points to; one table for each thread that may draft.
+
+    Args:
+        state: the state, with the scratch of the first thread.
+        scratches: of further threads.
 
     Attributes:
-        handle: what kernels take. Interpreted kernels take the state itself.
+        handles: what kernels take, one per thread. Interpreted kernels take the state itself.
+        handle: the first one.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, scratches: Sequence[Scratch] = ()) -> None:
         self._state: State | None = state
+        self._scratches = [state.scratch, *scratches]
         self._arrays: dict[tuple[str, str], NDArray[Any]] = {}
-        self._table: LongArray = np.zeros((len(_ROWS), _WIDTH), np.int64)
-        self.handle: Any = self._table.ctypes.data
+        threads = len(self._scratches)
+        self._tables: LongArray = np.zeros((threads, len(_ROWS), _WIDTH), np.int64)
+        self.handles: list[Any] = [table.ctypes.data for table in self._tables]
         for group, name in _ROWS:
             self.bind(group, name, getattr(getattr(state, group), name))
+        for table, scratch in zip(self._tables, self._scratches, strict=True):
+            for name in FORMS["scratch"]:
+                table[_ROWS["scratch", name], 0] = getattr(scratch, name).ctypes.data
+        self.handle: Any = self.handles[0]
 
     @property
     def state(self) -> State:
@@ -72,15 +84,16 @@ class Packed:
                 f"{axes} axes, got {array.dtype} {array.shape}"
             )
         self._arrays[group, name] = array
-        row = self._table[_ROWS[group, name]]
-        row[0] = array.__array_interface__["data"][0]
-        row[1 : 1 + axes] = array.shape
+        place = _ROWS[group, name]
+        self._tables[:, place, 0] = array.__array_interface__["data"][0]
+        self._tables[:, place, 1 : 1 + axes] = array.shape
         if len(self._arrays) == len(
             _ROWS
         ):  # the last one of a new state, or one that replaces another
             self._state = None
             if not COMPILED:
-                self.handle = self.state
+                self.handles = [self.state._replace(scratch=s) for s in self._scratches]
+                self.handle = self.handles[0]
 
 
 class StateType(types.Type):

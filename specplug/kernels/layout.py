@@ -87,8 +87,11 @@ RECENCY_ROWS = 256
 N_MODELS = 24
 
 #: Columns of ``Slots.numbers`` (int64): the stream, its namespace and model, ranked depths and draft tokens of the
-#: last draft (-1 where no draft waits for its outcome), and the copy pointers.
-N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_POINTER = range(8)
+#: last draft (-1 where no draft waits for its outcome), and its row in the log; the copy pointers come last.
+N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_LOG = range(8)
+#: Further columns: of the outcome that waits to be learned from its log (-1: none), the depths known, where its tokens
+#: begin in the stream, how many there were and how many had been drafted.
+N_PENDING, N_KNOWN, N_OUTCOME, N_EMITTED, N_COUNTED, N_POINTER = range(8, 14)
 SLOT_FIELDS = N_POINTER + N_SOURCES
 
 #: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored.
@@ -115,6 +118,7 @@ class Slots(NamedTuple):
         pages: int32 ``[slots, pages per slot]``, the page table.
         numbers: int64 ``[slots, SLOT_FIELDS]``, see ``N_*``; the copy pointers come last.
         free: int32 ``[pages]`` and free_count: int64 ``[1]``, the unused pages as a stack.
+        pending: int32 ``[slots + 1]``, how many outcomes wait to be learned from, then of which slots, in their order.
     """
 
     tokens: NDArray[np.int32]
@@ -124,6 +128,7 @@ class Slots(NamedTuple):
     numbers: NDArray[np.int64]
     free: NDArray[np.int32]
     free_count: NDArray[np.int64]
+    pending: NDArray[np.int32]
 
 
 class Store(NamedTuple):
@@ -170,18 +175,18 @@ class Model(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The last draft of each request, kept until its outcome is known.
+    """The last two drafts of each request, in rows ``2 * slot`` and ``2 * slot + 1``, kept until they are learned from.
 
     The arrays have :data:`MAX_CANDIDATES` rows of margin, so that a depth which no longer fits can still be ranked.
 
     The candidates of a depth are advanced to the next one from log row to log row.
 
     Attributes:
-        depths: int64 ``[slots, K + 1, DEPTH_FIELDS]``.
-        tokens: int64 ``[slots, LOG_TOKENS + margin, TOKEN_FIELDS]``.
-        features: float64 ``[slots, LOG_TOKENS + margin, N_FEATURES]``.
-        probs: float64 ``[slots, LOG_TOKENS + margin]``.
-        candidates: int64 ``[slots, LOG_CANDIDATES + margin, CANDIDATE_FIELDS]``.
+        depths: int64 ``[2 * slots, K + 2, DEPTH_FIELDS]``.
+        tokens: int64 ``[2 * slots, LOG_TOKENS + margin, TOKEN_FIELDS]``.
+        features: float64 ``[2 * slots, LOG_TOKENS + margin, N_FEATURES]``.
+        probs: float64 ``[2 * slots, LOG_TOKENS + margin]``.
+        candidates: int64 ``[2 * slots, LOG_CANDIDATES + margin, CANDIDATE_FIELDS]``.
     """
 
     depths: NDArray[np.int64]
@@ -253,6 +258,7 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "numbers": (np.int64, 2),
         "free": (np.int32, 1),
         "free_count": (np.int64, 1),
+        "pending": (np.int32, 1),
     },
     "store": {
         "tokens": (np.int32, 1),

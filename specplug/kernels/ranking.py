@@ -40,6 +40,7 @@ from specplug.kernels.layout import (
     N_FEATURES,
     N_INDEXED,
     N_LENGTH,
+    N_LOG,
     N_MODEL,
     N_POINTER,
     N_SOURCES,
@@ -125,8 +126,8 @@ def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
 @lean_kernel
 def _classify(state: State, slot: Index, depth: Index, row: Index) -> Index:
     """Write the table cells of the candidate in log row ``row``, followed for ``depth`` tokens; returns its parent."""
-    c = state.log.candidates[slot, row]
     numbers = state.slots.numbers[slot]
+    c = state.log.candidates[numbers[N_LOG], row]
     parent = c[SOURCE] * LENGTH_BINS + _LENGTH_BIN[c[LENGTH]]
     offset = c[POSITION] - depth - numbers[N_POINTER + c[SOURCE]]
     near = 2 if offset == 0 else (1 if -16 < offset < 48 else 0)
@@ -157,14 +158,14 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
 
     Their number, and the best odds ratios by nearness and by age, stand in the features for now.
     """
-    which = state.slots.numbers[slot, N_MODEL]
+    which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
     parents, cells, best = state.model.parents[which], state.model.cells[which], state.scratch.best
-    tokens, features = state.log.tokens[slot, start:], state.log.features[slot, start:]
-    first = state.log.depths[slot, depth, D_CANDIDATE_START]
+    tokens, features = state.log.tokens[where, start:], state.log.features[where, start:]
+    first = state.log.depths[where, depth, D_CANDIDATE_START]
     found = 0
     for row in range(first, first + count):
         parent = _classify(state, slot, depth, row)
-        c = state.log.candidates[slot, row]
+        c = state.log.candidates[where, row]
         prior, against = parents[parent, 2], parents[parent, 3]
         cell = c[CELL + BY_RANK]
         r = (cells[BY_RANK, cell, 0] + SHRINK_CELL * prior) / (
@@ -212,9 +213,9 @@ def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: In
 def _finish_features(state: State, slot: Index, depth: Index, row: Index, previous: Index) -> None:
     """Turn the raw votes of the ranked token in log row ``row`` into its features."""
     model = state.model
-    which = state.slots.numbers[slot, N_MODEL]
-    x, entry = state.log.features[slot, row], state.log.tokens[slot, row]
-    best = state.scratch.best[row - state.log.depths[slot, depth, D_TOKEN_START]]
+    which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
+    x, entry = state.log.features[where, row], state.log.tokens[where, row]
+    best = state.scratch.best[row - state.log.depths[where, depth, D_TOKEN_START]]
     length = np.int64(best[N_SOURCES])
     first = max(best[0], max(best[1], best[2]))
     second = min(max(best[0], best[1]), best[2])  # own text and store, whichever says less
@@ -248,7 +249,7 @@ def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> No
         stored = max(stored, best[row, STORE])
     kind = 0 if stored == 0.0 else (1 if own == 0.0 else 2)
     crowd = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
-    sets = state.log.depths[slot, depth]
+    sets = state.log.depths[state.slots.numbers[slot, N_LOG], depth]
     sets[D_SET] = min(depth, 3)
     sets[D_SET + 1] = _LENGTH_BIN[np.int64(longest)]
     sets[D_SET + 2] = 3 * crowd + kind
@@ -261,12 +262,12 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
     ``previous`` is the token before the guessed one. Ties go to the token found first. The log's row of this depth
     must hold where its tokens and candidates start (D_TOKEN_START, D_CANDIDATE_START).
     """
-    log = state.log
-    start = log.depths[slot, depth, D_TOKEN_START]
+    log, where = state.log, state.slots.numbers[slot, N_LOG]
+    start = log.depths[where, depth, D_TOKEN_START]
     found = _pool_votes(state, slot, depth, count, start)
-    log.depths[slot, depth, D_TOKENS] = found
+    log.depths[where, depth, D_TOKENS] = found
     _choose_weights(state, slot, depth, found)
-    sets = log.depths[slot, depth, D_SET : D_SET + 3]
+    sets = log.depths[where, depth, D_SET : D_SET + 3]
     w = state.model.weights[state.slots.numbers[slot, N_MODEL]]
     weights = state.scratch.weights
     for f in range(N_FEATURES):
@@ -278,12 +279,12 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
         _finish_features(state, slot, depth, row, previous)
         z = 0.0
         for f in range(N_FEATURES):
-            z += weights[f] * log.features[slot, row, f]
+            z += weights[f] * log.features[where, row, f]
         if z > highest:
             highest = z
             top = row
-        log.probs[slot, row] = math.exp(min(z, 12.0))
-        total += log.probs[slot, row]
+        log.probs[where, row] = math.exp(min(z, 12.0))
+        total += log.probs[where, row]
     for row in range(start, start + found):
-        log.probs[slot, row] /= total
+        log.probs[where, row] /= total
     return top

@@ -23,6 +23,7 @@ from specplug.kernels.layout import (
     N_MODEL,
     N_NAMESPACE,
     N_ORDERS,
+    N_PENDING,
     N_POINTER,
     N_PROMPT,
     N_SOURCES,
@@ -90,6 +91,7 @@ def begin_stream(
     numbers[slot, N_MODEL] = model
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = -1
+    numbers[slot, N_PENDING] = -1
     for source in range(N_SOURCES):
         numbers[slot, N_POINTER + source] = 0
 
@@ -170,3 +172,12 @@ def free_stream(slots: Slots, slot: Index) -> None:
         slots.free_count[0] += 1
     slots.numbers[slot, N_LENGTH] = 0
     slots.numbers[slot, N_INDEXED] = 1
+
+
+@lean_kernel
+def slots_exist(slots: Slots, wanted: IntArray) -> bool:
+    """Whether all are in range: a wrong one would write into another request's text."""
+    good = True
+    for slot in wanted:
+        good &= 0 <= slot < slots.numbers.shape[0]
+    return good

@@ -5,22 +5,15 @@ Empty history or no candidate: no draft. One candidate: a copy of what follows i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specplug.reference.match import find_candidates, load_context
 from specplug.reference.ranking import rank_tokens
-from specplug.reference.streams import append_tokens, index_some
 from specplug.reference.suffix_state import (
     KEEP,
-    LINKED_PER_CALL,
     LOG_CANDIDATES,
     LOG_TOKENS,
-    PROMPT,
     STORE,
     Candidate,
     Depth,
@@ -66,32 +59,6 @@ def draft_batch(
     return [draft_row(state, s, c, cost) for s, c in zip(slots, ceilings, strict=True)]
 
 
-def learn_row(state: SuffixState, slot: int, tokens: Sequence[int], cost: float) -> None:
-    """Learn from the tokens that the target emitted after the last draft of ``slot``."""
-    stream = state.streams[slot]
-    model = state.models[stream.model]
-    for depth, true in zip(stream.depths, tokens, strict=False):
-        if not depth.ranked:
-            break
-        _learn_tokens(state, slot, depth, int(true))
-        _learn_candidates(state, slot, depth, int(true))
-    if stream.drafted >= 0:
-        model.tokens = 0.998 * model.tokens + len(tokens)
-        model.cost = 0.998 * model.cost + 1.0 + cost * stream.drafted
-    stream.depths, stream.drafted = [], -1
-
-
-def observe_batch(
-    state: SuffixState, slots: Sequence[int], rows: Sequence[Sequence[int]], cost: float
-) -> None:
-    """Learn from, append and index the new tokens of every slot, in the order given, a bounded number per call."""
-    budget = LINKED_PER_CALL
-    for slot, tokens in zip(slots, rows, strict=True):
-        learn_row(state, slot, tokens, cost)
-        append_tokens(state, slot, tokens)
-        budget -= index_some(state, slot, budget)
-
-
 def _fits(depth: Depth, room: list[int]) -> bool:
     """Whether the log has room for this depth; takes the room if so."""
     if len(depth.ranked) > room[0] or len(depth.candidates) > room[1]:
@@ -127,39 +94,3 @@ def _follow(candidates: list[Candidate], token: int) -> list[Candidate]:
                 length = min(63, candidate.length + 1)
                 kept.append(replace(candidate, position=candidate.position + 1, length=length))
     return kept
-
-
-def _count_hit(table: NDArray[np.float64], row: int, hit: bool) -> None:
-    table[row] += (float(hit), 1.0)
-    if table[row, 1] > 20000.0:
-        table[row] *= 0.5
-
-
-def _learn_tokens(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
-    model = state.models[state.streams[slot].model]
-    model.updates += 1.0
-    step = 0.02 * max(0.2, 1.0 / math.sqrt(1.0 + model.updates / 1000.0))
-    for entry in depth.ranked:
-        hit = entry.token == true
-        for table, row in zip(
-            (state.by_token, state.by_context, model.by_recency), entry.rows, strict=True
-        ):
-            _count_hit(table, row, hit)
-        error = step * (float(hit) - entry.probability)
-        for f, x in enumerate(entry.features):
-            for part, row in enumerate(depth.sets):
-                model.weights[part, row, f] += error * x
-
-
-def _learn_candidates(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
-    """Count hits, and move each copy pointer behind the longest supporter of the true token (ties: the first)."""
-    model, pointers = state.models[state.streams[slot].model], state.streams[slot].pointers
-    for source in range(PROMPT, STORE + 1):
-        mine = [c for c in depth.candidates if c.source == source]
-        for c in mine:
-            for table, row in zip(model.cells, c.cells, strict=True):
-                _count_hit(table, row, c.token == true)
-            _count_hit(model.parents, c.parent, c.token == true)
-        right = [c for c in mine if c.token == true]
-        best = max(right, key=lambda c: c.length, default=None)
-        pointers[source] = pointers[source] + 1 if best is None else best.position + 1

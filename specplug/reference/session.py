@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specplug.reference.drafting import draft_row, observe_batch
+from specplug.reference.drafting import draft_row
+from specplug.reference.learning import learn_batch, observe_batch
 from specplug.reference.store import store_output
 from specplug.reference.streams import append_tokens, begin_stream, free_stream, index_some
 from specplug.reference.suffix_state import LINKED_PER_CALL, SEPARATOR, SuffixState
@@ -46,6 +47,7 @@ class Session:
         self.live[request.request_id] = _Live(request, self.started, slot, tokens)
         self.started += 1
         namespace = self.namespaces.setdefault(request.namespace, len(self.namespaces))
+        learn_batch(self.state, self.cost)
         model, taken = self.templates.model_of(namespace, tokens)
         if taken:
             copy_model(self.state, model)
@@ -74,6 +76,7 @@ class Session:
         entry = self.live.pop(request_id, None)
         if entry is None:
             return False
+        learn_batch(self.state, self.cost)
         start, end = entry.request.prompt_length, len(entry.history)
         for position in range(start, end):
             if entry.history[position] in entry.request.stop_token_ids:

@@ -85,3 +85,8 @@ def _open_bucket_page(stream: Stream) -> None:
         return
     parent = page - (1 << (page.bit_length() - 1))
     stream.buckets.append({key: list(chain) for key, chain in stream.buckets[parent].items()})
+
+
+def slots_exist(count: int, wanted: Sequence[int]) -> bool:
+    """Whether all of ``wanted`` are slots when there are ``count``."""
+    return all(slot in range(count) for slot in wanted)

@@ -110,21 +110,25 @@ class Model:
 
 @dataclass
 class SuffixState:
-    """Everything the slow drafter works on. The two token tables serve all models."""
+    """Everything the slow drafter works on. The two token tables serve all models.
+
+    ``pending`` holds the outcomes that wait to be learned from: slot, depths with their true tokens, tokens emitted
+    and drafted.
+    """
 
     streams: dict[int, Stream]
     store: Store
     models: list[Model]
     by_token: NDArray[np.float64]
     by_context: NDArray[np.float64]
+    pending: list[tuple[int, list[tuple[Depth, int]], int, int]] = field(default_factory=list)
 
 
 def new_state(capacity: int, bucket_count: int) -> SuffixState:
     """No requests, nothing stored, nothing learned."""
-    tables = [np.zeros((TABLE_ROWS, 2)) for _ in range(2)]
-    return SuffixState(
-        {}, Store(capacity, bucket_count), [new_model() for _ in range(N_MODELS)], *tables
-    )
+    store, models = Store(capacity, bucket_count), [new_model() for _ in range(N_MODELS)]
+    by_token, by_context = np.zeros((TABLE_ROWS, 2)), np.zeros((TABLE_ROWS, 2))
+    return SuffixState({}, store, models, by_token, by_context)
 
 
 def new_model() -> Model:

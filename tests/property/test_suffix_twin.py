@@ -12,6 +12,7 @@ from specplug.index.templates import PREFIX, REMEMBERED, Templates
 from specplug.kernels import layout, streams
 from specplug.kernels.match import find_candidates, load_context
 from specplug.reference import drafting as ref_drafting
+from specplug.reference import learning as ref_learning
 from specplug.reference import match as ref_match
 from specplug.reference import requests as ref_requests
 from specplug.reference import streams as ref_streams
@@ -44,9 +45,11 @@ class Pair:
         self.slow = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
         self.namespaces: dict[str, int] = {}
         self.templates = ref_templates.Templates()
+        self.drafted = False
 
     def start(self, slot: int, namespace: str, history: list[int]) -> None:
         number = self.namespaces.setdefault(namespace, len(self.namespaces))
+        ref_learning.learn_batch(self.slow, COST)
         self.fast.start(slot, namespace, len(history), np.array(history, np.int32))
         model, taken = self.templates.model_of(number, history)
         if taken:
@@ -54,12 +57,16 @@ class Pair:
         ref_requests.start_request(self.slow, slot, len(history), number, model, history)
 
     def observe(self, rows: dict[int, list[int]]) -> None:
+        self.drafted = False
         offsets = np.cumsum([0, *map(len, rows.values())]).astype(np.int64)
         tokens = np.array([t for row in rows.values() for t in row], np.int32)
         self.fast.observe(Observed(np.array(list(rows), np.int32), offsets, tokens))
-        ref_drafting.observe_batch(self.slow, list(rows), list(rows.values()), COST)
+        ref_learning.observe_batch(self.slow, list(rows), list(rows.values()), COST)
 
     def draft(self, slots: list[int], ceiling: int) -> list[list[int]]:
+        if self.drafted:
+            ref_learning.learn_batch(self.slow, COST)
+        self.drafted = True
         out = DraftBuffers(*allocate_drafts(len(slots), WIDTH)[:3])
         ceilings = np.full(len(slots), ceiling, np.int32)
         self.fast.draft(np.array(slots, np.int32), ceilings, out)
@@ -72,6 +79,7 @@ class Pair:
 
     def finish(self, slot: int, stops: frozenset[int] = frozenset()) -> None:
         self.fast.finish(slot, True, stops)
+        ref_learning.learn_batch(self.slow, COST)
         ref_requests.finish_request(self.slow, slot, True, sorted(stops))
 
     def compare_candidates(self, slot: int) -> int:

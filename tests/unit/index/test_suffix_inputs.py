@@ -104,14 +104,14 @@ import json
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from specplug import registry
-from specplug.kernels import drafting, match, ranking, requests, store, streams
+from specplug.kernels import drafting, learning, match, ranking, requests, store, streams
 from specplug.session import Session
 from specplug.types import Context, Observed, Request, allocate_drafts
 
 def signatures():
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (drafting, match, ranking, requests, store, streams)
+        for module in (drafting, learning, match, ranking, requests, store, streams)
         for name, kernel in vars(module).items()
         if isinstance(kernel, Dispatcher)
     }
@@ -158,7 +158,8 @@ print(json.dumps([before, signatures()]))
 
 ENTRIES = {
     "drafting.draft_batch",
-    "drafting.observe_batch",
+    "learning.learn_batch",
+    "learning.observe_batch",
     "requests.finish_request",
     "requests.start_request",
 }

@@ -1,0 +1,105 @@
+"""Slow twin of :mod:`specplug.kernels.learning`.
+
+A draft that was never observed teaches nothing; one of which no depth is known still counts for the goodput.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.reference.streams import append_tokens, index_some
+from specplug.reference.suffix_state import LINKED_PER_CALL, PROMPT, STORE, Depth, SuffixState
+
+
+def _count_hit(table: NDArray[np.float64], row: int, hit: bool) -> None:
+    table[row] += (float(hit), 1.0)
+    if table[row, 1] > 20000.0:
+        table[row] *= 0.5
+
+
+def _learn_tokens(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
+    model = state.models[state.streams[slot].model]
+    model.updates += 1.0
+    step = 0.02 * max(0.2, 1.0 / math.sqrt(1.0 + model.updates / 1000.0))
+    for entry in depth.ranked:
+        hit = entry.token == true
+        for table, row in zip(
+            (state.by_token, state.by_context, model.by_recency), entry.rows, strict=True
+        ):
+            _count_hit(table, row, hit)
+        error = step * (float(hit) - entry.probability)
+        for f, x in enumerate(entry.features):
+            for part, row in enumerate(depth.sets):
+                model.weights[part, row, f] += error * x
+
+
+def _learn_candidates(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
+    model = state.models[state.streams[slot].model]
+    for c in depth.candidates:
+        for table, row in zip(model.cells, c.cells, strict=True):
+            _count_hit(table, row, c.token == true)
+        _count_hit(model.parents, c.parent, c.token == true)
+
+
+def _move_pointers(state: SuffixState, slot: int, depth: Depth, true: int) -> None:
+    """Move each copy pointer behind the longest supporter of the true token (ties: the first)."""
+    pointers = state.streams[slot].pointers
+    for source in range(PROMPT, STORE + 1):
+        right = [c for c in depth.candidates if c.source == source and c.token == true]
+        best = max(right, key=lambda c: c.length, default=None)
+        pointers[source] = pointers[source] + 1 if best is None else best.position + 1
+
+
+def note_outcome(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:
+    """Move the copy pointers by what the target emitted, and keep the last draft to learn from it later."""
+    stream = state.streams[slot]
+    if stream.drafted < 0:
+        return
+    known: list[tuple[Depth, int]] = []
+    for depth, true in zip(stream.depths, tokens, strict=False):
+        if not depth.ranked:
+            break
+        _move_pointers(state, slot, depth, int(true))
+        known.append((depth, int(true)))
+    state.pending.append((slot, known, len(tokens), stream.drafted))
+    stream.depths, stream.drafted = [], -1
+
+
+def learn_row(
+    state: SuffixState,
+    slot: int,
+    known: Sequence[tuple[Depth, int]],
+    emitted: int,
+    drafted: int,
+    cost: float,
+) -> None:
+    """Learn from one outcome: depths with the true token of each, tokens emitted and drafted."""
+    model = state.models[state.streams[slot].model]
+    for depth, true in known:
+        _learn_tokens(state, slot, depth, true)
+        _learn_candidates(state, slot, depth, true)
+    model.tokens = 0.998 * model.tokens + emitted
+    model.cost = 0.998 * model.cost + 1.0 + cost * drafted
+
+
+def learn_batch(state: SuffixState, cost: float) -> None:
+    """Learn from all outcomes noted, in their order."""
+    for slot, known, emitted, drafted in state.pending:
+        learn_row(state, slot, known, emitted, drafted, cost)
+    state.pending.clear()
+
+
+def observe_batch(
+    state: SuffixState, slots: Sequence[int], rows: Sequence[Sequence[int]], cost: float
+) -> None:
+    """Learn from the outcomes before; append and index new tokens in the order given, a bounded number per call."""
+    learn_batch(state, cost)
+    budget = LINKED_PER_CALL
+    for slot, tokens in zip(slots, rows, strict=True):
+        note_outcome(state, slot, tokens)
+        append_tokens(state, slot, tokens)
+        budget -= index_some(state, slot, budget)
