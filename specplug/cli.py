@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing.set_defaults(run=_proposers)
     _add_replay(commands)
     _add_tune(commands)
+    _add_calibrate(commands)
     _add_check_engine(commands)
     chosen = parser.parse_args(arguments)
     result: int = chosen.run(chosen)
@@ -61,6 +62,18 @@ def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     command.add_arguments(tune)
     tune.set_defaults(run=command.run)
+
+
+def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.calibrate import command
+
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="how long a step of your server takes, by the number of tokens in it",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(calibrate)
+    calibrate.set_defaults(run=command.run)
 
 
 def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

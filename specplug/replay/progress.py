@@ -8,9 +8,12 @@ from typing import Any
 
 
 class Progress:
-    """Counts work in bytes of the log. A context manager; without ``tqdm`` or if ``quiet`` it shows nothing."""
+    """Counts work, in bytes of a log unless ``unit`` says otherwise. A context manager.
 
-    def __init__(self, total: int, quiet: bool = False) -> None:
+    Without ``tqdm`` or if ``quiet`` it shows nothing.
+    """
+
+    def __init__(self, total: int, quiet: bool = False, unit: str = "B") -> None:
         self._bar: Any = None
         if quiet:
             return
@@ -21,7 +24,7 @@ class Progress:
         # A log file of a CI run should not get ten lines a second.
         pause = 0.2 if sys.stderr.isatty() else 30.0
         self._bar = tqdm(
-            total=total, unit="B", unit_scale=True, mininterval=pause, file=sys.stderr, leave=False
+            total=total, unit=unit, unit_scale=True, mininterval=pause, file=sys.stderr, leave=False
         )
 
     def __enter__(self) -> Progress:

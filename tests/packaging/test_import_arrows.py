@@ -95,6 +95,9 @@ ARROWS = {
             "specplug.kernels",
         ),
     ),
+    "specplug.calibrate": _row(
+        *("specplug.replay", "specplug.testing", "numpy", *BASE),
+    ),
     "specplug.tune": _row(
         *("specplug.replay", "specplug.registry", "numpy", *BASE),
     ),

@@ -1,0 +1,1 @@
+"""How long a step of an engine takes by the number of tokens in it: ``specplug calibrate``."""

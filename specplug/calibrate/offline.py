@@ -1,0 +1,88 @@
+"""Measure an engine that is started for it: steps with any number of drafts, by a proposer that drafts on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from specplug.calibrate.fit import Point
+from specplug.testing.engine_process import EngineProcess
+from specplug.testing.engine_protocol import Batch
+
+PROBE = "specplug.calibrate.probe:ProbeProposer"
+#: Draft tokens per request, requests at a time, prompt tokens of prefill steps.
+DRAFTS = (0, 1, 3, 7, 15, 31)
+REQUESTS = (1, 2, 4, 8)
+PROMPTS = (32, 64, 128, 256, 512)
+#: Decoding steps that are measured together.
+STEPS = 8
+PROMPT_TOKENS = 16
+
+
+def engine_options(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine is started with; ``given`` wins."""
+    return {
+        "model": model,
+        "max_model_len": 2 * max(PROMPTS),
+        "max_num_seqs": max(REQUESTS),
+        "seed": 0,
+        **given,
+        "speculative_config": {
+            "method": f"specplug.{PROBE}",
+            "num_speculative_tokens": max(DRAFTS),
+        },
+    }
+
+
+def sweep(
+    engine: EngineProcess, rounds: int, seed: int, done: Callable[[], None]
+) -> Iterator[Point]:
+    """Measure all points, round by round, so that a change of the machine's load hits all of them.
+
+    Args:
+        done: called after each point.
+    """
+    generator = np.random.default_rng(seed)
+    vocabulary = int(engine.info()["vocab_size"])
+
+    def prompts(count: int, size: int) -> list[list[int]]:
+        return [generator.integers(0, vocabulary, size).tolist() for _ in range(count)]
+
+    # The first steps of any kind compile and allocate.
+    _decode(engine, prompts(1, PROMPT_TOKENS), max(DRAFTS), 2)
+    for _ in range(rounds):
+        for requests in REQUESTS:
+            for drafts in DRAFTS:
+                yield _decoding(engine, prompts(requests, PROMPT_TOKENS), drafts)
+                done()
+        for size in PROMPTS:
+            batch = _decode(engine, prompts(1, size), 0, 1)
+            yield Point("prefill", 1, size, batch.seconds / max(1, batch.engine_steps))
+            done()
+
+
+def points_of(rounds: int) -> int:
+    """How many points a sweep has."""
+    return rounds * (len(REQUESTS) * len(DRAFTS) + len(PROMPTS))
+
+
+def _decoding(engine: EngineProcess, prompts: Sequence[list[int]], drafts: int) -> Point:
+    """Mean seconds of a decoding step: a long run less a short one of the same prompts, which is prefill."""
+    long = _decode(engine, prompts, drafts, 1 + STEPS)
+    short = _decode(engine, prompts, drafts, 1)
+    steps = max(1, long.engine_steps - short.engine_steps)
+    return Point(
+        "decode", len(prompts), len(prompts) * (1 + drafts), (long.seconds - short.seconds) / steps
+    )
+
+
+def _decode(engine: EngineProcess, prompts: Sequence[list[int]], drafts: int, tokens: int) -> Batch:
+    params = {
+        "temperature": 0.0,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "extra_args": {"specplug": {"draft_limit": drafts}},
+    }
+    return engine.generate(list(prompts), params)
