@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from pathlib import Path
 from typing import Any
 
-from specplug import registry
+from specplug import checks, registry
 from specplug._host import GROUP, HostReport
 from specplug._version import __version__
 from specplug.errors import SpecplugError
@@ -30,7 +30,7 @@ PACKAGES = {
 
 def examine() -> dict[str, Any]:
     """Everything that ``specplug doctor --json`` prints, as plain values."""
-    return {
+    facts: dict[str, Any] = {
         "specplug": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -42,12 +42,16 @@ def examine() -> dict[str, Any]:
             asdict(_adapter(point))
             for point in sorted(entry_points(group=GROUP), key=lambda p: p.name)
         ],
+        "memory": checks.memory(),
+        "environment": checks.set_variables(os.environ),
     }
+    found = checks.run_checks(facts, os.environ)
+    return {**facts, "checks": [check._asdict() for check in found]}
 
 
 def healthy(facts: dict[str, Any]) -> bool:
-    """False if an engine is installed in which our methods would not work."""
-    return all(a["active"] or a["version"] is None for a in facts["adapters"])
+    """False if a check found a problem, for example an engine in which our methods would not work."""
+    return all(check["state"] != "problem" for check in facts["checks"])
 
 
 def proposers() -> list[dict[str, str]]:
@@ -99,6 +103,7 @@ def as_text(facts: dict[str, Any]) -> str:
     lines = [
         f"specplug {facts['specplug']}, Python {facts['python']}, {facts['platform']}",
         f"packages   {packages}",
+        f"memory     {', '.join(f'{n / 2**30:.1f} GiB {k}' for k, n in facts['memory'].items()) or 'unknown'}",
         f"threads    {facts['threads']['usable_cores']} usable cores, SPECPLUG_THREADS {limit or 'not set'}",
         f"kernels    {kernel['folder']}: {kernel['state']} ({kernel['files']} files, {kernel['bytes'] / 1e6:.1f} MB)",
         "proposers",
@@ -109,6 +114,13 @@ def as_text(facts: dict[str, Any]) -> str:
     lines.append("adapters" if facts["adapters"] else "adapters   none registered")
     for adapter in facts["adapters"]:
         lines.extend(_adapter_lines(adapter))
+    if facts["environment"]:
+        lines.append("environment")
+        lines.extend(f"  {name}={value}" for name, value in facts["environment"].items())
+    lines.append("checks")
+    for check in facts["checks"]:
+        mark = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM"}[check["state"]]
+        lines.append(f"  {mark:<8} {check['name']}: {check['text']}")
     return "\n".join(lines)
 
 

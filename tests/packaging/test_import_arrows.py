@@ -101,7 +101,10 @@ ARROWS = {
     "specplug.tune": _row(
         *("specplug.replay", "specplug.registry", "numpy", *BASE),
     ),
-    "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
+    "specplug.checks": _row(*BASE, lazily=("specplug.kernels", "specplug.reference", "numpy")),
+    "specplug.doctor": _row(
+        *("specplug.checks", "specplug.registry", *BASE), lazily=("specplug.kernels", "numba")
+    ),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
     "specplug.__main__": _row("specplug.cli"),
     # The package itself: public names, loaded on first use.
