@@ -7,6 +7,7 @@ Where nothing is found nothing is drafted. How candidates are found and ranked i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specplug.settings import option
@@ -21,6 +22,7 @@ from specplug.types import (
 )
 
 if TYPE_CHECKING:
+    from specplug.index.keeper import StoreKeeper
     from specplug.index.suffix import SuffixIndex
 
 
@@ -43,6 +45,20 @@ class SuffixSettings:
         help="What verifying one more draft token costs, as a fraction of a plain decoding step. "
         "Larger values draft less.",
     )
+    share_prompts: bool = option(
+        False,
+        help="Keep the prompts of finished requests too, not only what was answered. They fill the store faster.",
+    )
+    store_path: str | None = option(
+        None,
+        help="File that keeps the store over restarts: loaded at the start, saved now and then and at the end.",
+    )
+    store_save_seconds: float = option(
+        60.0,
+        minimum=0.0,
+        maximum=86400.0,
+        help="Seconds between two times that new text is saved to store_path; 0 never saves.",
+    )
 
 
 class SuffixProposer:
@@ -55,10 +71,14 @@ class SuffixProposer:
 
         self.capabilities = Capabilities(shares_requests=settings.store_mb > 0)
         self._keep = settings.store_mb > 0
+        self._keeps_prompts = settings.share_prompts
         self._stops: dict[int, frozenset[int]] = {}
         self.index: SuffixIndex = SuffixIndex(
             context, int(settings.store_mb * 2**20), settings.verify_cost
         )
+        self.keeper: StoreKeeper | None = None
+        if settings.store_path and self._keep:
+            self.keeper = _keeper(self.index, context, settings)
 
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
         """See :class:`specplug.protocols.Proposer`."""
@@ -75,7 +95,13 @@ class SuffixProposer:
 
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""
-        self.index.finish(slot, keep and self._keep, self._stops.pop(slot, frozenset()))
+        stops = self._stops.pop(slot, frozenset())
+        self.index.finish(slot, keep and self._keep, stops, self._keeps_prompts)
+
+    def close(self) -> None:
+        """The engine shuts down: what is new in the store is saved, if there is a file for it."""
+        if self.keeper is not None:
+            self.keeper.close()
 
     def memory(self) -> dict[str, int]:
         """Bytes and tokens of the running requests and of the shared store; the ranking tables are constant."""
@@ -91,3 +117,17 @@ class SuffixProposer:
     def check_invariants(self) -> str:
         """ "" or a sentence naming the first broken invariant; reads the whole state."""
         return self.index.check_invariants()
+
+
+def _keeper(index: SuffixIndex, context: Context, settings: SuffixSettings) -> StoreKeeper:
+    from specplug.index.keeper import StoreKeeper
+    from specplug.index.store_file import Vocabulary
+
+    digest = context.tokenizer() if context.tokenizer is not None else ""
+    assert settings.store_path is not None
+    return StoreKeeper(
+        index,
+        Path(settings.store_path).expanduser().absolute(),
+        settings.store_save_seconds,
+        Vocabulary(context.vocab_size, digest),
+    )

@@ -46,6 +46,18 @@ class ReplayError(SpecplugError, RuntimeError):
     """A proposer broke its contract or an invariant while a log was replayed."""
 
 
+class StoreFileError(SpecplugError, ValueError):
+    """A saved store is damaged, foreign, of a newer version, or made for another vocabulary.
+
+    Attributes:
+        damaged: it was once a store of this kind, so it may be set aside and written anew.
+    """
+
+    def __init__(self, message: str, *, damaged: bool = False) -> None:
+        super().__init__(message)
+        self.damaged = damaged
+
+
 class MissingExtraError(SpecplugError, ImportError):
     """A third-party package is needed that the core does not depend on."""
 

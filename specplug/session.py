@@ -166,7 +166,10 @@ class Session:
         return out
 
     def finish(self, request_id: str, keep: bool = True) -> bool:
-        """End a request; with ``keep`` its text may serve others. False if the id is not live (never an error)."""
+        """End a request; with ``keep`` its text may serve others, unless the request itself does not want that.
+
+        False if the id is not live (never an error).
+        """
         return self._release(request_id, keep)
 
     def finish_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
@@ -180,9 +183,14 @@ class Session:
             self._release(request_id, keep)
 
     def close(self) -> None:
-        """End all requests without keeping their text."""
+        """End all requests without keeping their text, and let the proposer save what it keeps over restarts.
+
+        A proposer that has something to do at the end has a method ``close()``; it is optional.
+        """
         for request_id in list(self._live):
             self._release(request_id, keep=False)
+        if callable(getattr(self.proposer, "close", None)):
+            self._guarded("close")
 
     def _release(self, request_id: str, keep: bool) -> bool:
         entry = self._live.pop(request_id, None)
@@ -190,7 +198,7 @@ class Session:
             return False
         self._free.append(entry.slot)
         self.stats.finished += 1
-        self._guarded("finish", entry.slot, keep)
+        self._guarded("finish", entry.slot, keep and entry.request.shares)
         return True
 
     def _check_rows(self, request_ids: Sequence[str], histories: Sequence[TokenArray]) -> None:

@@ -11,6 +11,7 @@ Array conventions, used everywhere in the package:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -62,6 +63,8 @@ class Context:
         max_draft: the most draft tokens per request and step.
         max_requests: the most requests alive at once; slots are ``0 .. max_requests - 1``.
         threads: the most threads that look-ups may use; 1 means none besides the caller's.
+        tokenizer: computes :func:`specplug.vocabulary.vocabulary_digest` of the model's tokenizer ("" if that cannot
+            be had), for proposers that read or write files of token ids; None where there is no tokenizer.
     """
 
     vocab_size: int
@@ -69,6 +72,7 @@ class Context:
     max_draft: int
     max_requests: int = 256
     threads: int = 1
+    tokenizer: Callable[[], str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "max_draft", "max_requests", "threads"):
@@ -94,6 +98,7 @@ class Request:
         max_output: the most output tokens the request may have, or None.
         draft_limit: the most draft tokens per step for this request, or None for the engine's ceiling; 0 opts out.
         namespace: requests share text only within a namespace (tenant, adapter of a multi-LoRA server).
+        shares: whether its text may serve other requests of its namespace once it is over.
         temperature: of the target's sampling; 0 is greedy. A hint for acceptance estimates, never for correctness.
     """
 
@@ -104,6 +109,7 @@ class Request:
     draft_limit: int | None = None
     namespace: str = ""
     temperature: float = 0.0
+    shares: bool = True
 
     def __post_init__(self) -> None:
         if self.prompt_length < 0:

@@ -17,7 +17,9 @@ def describe(req: Any) -> tuple[Request, str]:
     and there every position is drawn with the coin that plain decoding would use for it.
     """
     params = req.sampling_params
-    limit, namespace, complaint = wishes(getattr(params, "custom_params", None), "custom_params")
+    limit, namespace, shares, complaint = wishes(
+        getattr(params, "custom_params", None), "custom_params"
+    )
     temperature = 0.0 if int(params.top_k) == 1 else float(params.temperature)
     request = Request(
         request_id=str(req.rid),
@@ -26,6 +28,7 @@ def describe(req: Any) -> tuple[Request, str]:
         max_output=params.max_new_tokens,
         draft_limit=limit,
         namespace=_namespace(req, namespace),
+        shares=shares,
         temperature=temperature,
     )
     return request, complaint

@@ -26,7 +26,7 @@ def describe(request_id: str, state: Any, cache_salt: str = "") -> tuple[Request
     if eos is not None and not getattr(params, "ignore_eos", False):
         stops.add(eos)
     # Over HTTP (``vllm_xargs``) values must be flat: ``specplug_draft_limit``.
-    limit, namespace, complaint = wishes(getattr(params, "extra_args", None), "extra_args")
+    limit, namespace, shares, complaint = wishes(getattr(params, "extra_args", None), "extra_args")
     temperature = float(getattr(params, "temperature", 0.0) or 0.0)
     if limit is None and temperature > 0 and getattr(params, "seed", None) is not None:
         limit = 0
@@ -37,6 +37,7 @@ def describe(request_id: str, state: Any, cache_salt: str = "") -> tuple[Request
         max_output=getattr(params, "max_tokens", None),
         draft_limit=limit,
         namespace=_namespace(state, cache_salt, namespace),
+        shares=shares,
         temperature=temperature,
     )
     return request, complaint

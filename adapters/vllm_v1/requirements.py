@@ -126,6 +126,13 @@ SYMBOLS: tuple[HostSymbol, ...] = (
         purpose="read: one rank of a tensor-parallel group drafts",
         required=False,
     ),
+    HostSymbol(
+        "vllm.tokenizers.registry",
+        "cached_tokenizer_from_config",
+        ("model_config",),
+        purpose="called: which tokenizer a file of tokens belongs to; without it only its size is compared",
+        required=False,
+    ),
 )
 
 

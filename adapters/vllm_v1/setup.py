@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+from specplug.adapters.common import host_logger
 from specplug.control.fixed import FixedLength
 from specplug.machine import thread_share
 from specplug.protocols import Controller
 from specplug.types import Context, IntArray
+from specplug.vocabulary import vocabulary_digest
 
 #: Executors whose scheduler takes drafts from one rank only; every other rank may save itself the look-ups.
 _ONE_RANK_DRAFTS = ("mp", "ray", "uni")
@@ -26,7 +29,27 @@ def context(vllm_config: Any) -> Context:
         max_draft=int(vllm_config.speculative_config.num_speculative_tokens),
         max_requests=int(vllm_config.scheduler_config.max_num_seqs),
         threads=threads(vllm_config),
+        tokenizer=functools.partial(tokenizer_digest, vllm_config),
     )
+
+
+def tokenizer_digest(vllm_config: Any) -> str:
+    """Digest of the tokenizer's vocabulary, for files of token ids; "" if vLLM was told to load no tokenizer.
+
+    Asked for only by proposers that have such a file, since a worker has no tokenizer by itself: loading one takes a
+    second.
+    """
+    try:
+        from vllm.tokenizers.registry import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(vllm_config.model_config)
+        return "" if tokenizer is None else vocabulary_digest(tokenizer.get_vocab())
+    except Exception as error:  # noqa: BLE001  a tokenizer fails in as many ways as there are kinds of them
+        host_logger("vllm").warning(
+            "specplug: the tokenizer cannot be read (%r); files of tokens are checked by vocabulary size only",
+            error,
+        )
+        return ""
 
 
 def threads(vllm_config: Any) -> int:

@@ -29,6 +29,9 @@ SHARED_ROWS = 64
 
 _NO_STOPS: TokenArray = np.zeros(0, np.int32)
 
+#: Tokens of a prompt that are stored at most, so that no end of a request takes long.
+MOST_PROMPT = 1 << 14
+
 
 class SuffixIndex:
     """See the module. Not thread-safe. Building the first one of a process compiles or loads the kernels.
@@ -42,7 +45,7 @@ class SuffixIndex:
     def __init__(self, context: Context, store_budget: int, cost: float) -> None:
         self.context = context
         self.cost = float(cost)
-        self._namespaces = Namespaces()
+        self.namespaces = Namespaces()
         self._templates = Templates(layout.N_MODELS)
         _warm_up()
         self._packed = Packed(
@@ -56,6 +59,9 @@ class SuffixIndex:
         # The caller's arrays that kernels know by address, see `_bind_observed` and `_bind_drafts`.
         self._observed: tuple[object, object] = (None, None)
         self._drafts: tuple[object, object, object] = (None, None, None)
+        # For a reader in another thread: positions of the store below `settled` are written, those from `claimed`
+        # on are not being written. Kernels move the store's own end while they run.
+        self.settled = self.claimed = layout.BLOCK
 
     @property
     def state(self) -> layout.State:
@@ -67,7 +73,7 @@ class SuffixIndex:
         slot = self._check_slot(slot)
         history = as_kernel_array(history, np.int32)
         self._check_room(slot, len(history))
-        number = self._namespaces.number_of(namespace)
+        number = self.namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
         self.learn()
         if taken:
@@ -122,12 +128,34 @@ class SuffixIndex:
         self._helpers.wait()
         learn_batch(self._packed.handle, self.cost)
 
-    def finish(self, slot: int, keep: bool, stop_ids: frozenset[int]) -> None:
-        """Free a stream; with ``keep`` its output, up to the first stop token, joins the store."""
+    def finish(
+        self, slot: int, keep: bool, stop_ids: frozenset[int], with_prompt: bool = False
+    ) -> None:
+        """Free a stream; with ``keep`` its output, up to the first stop token, joins the store.
+
+        With ``with_prompt`` the prompt does too, as one text with the output: the last :data:`MOST_PROMPT` tokens.
+        """
         slot = self._check_slot(slot)
         self.learn()
         stops = np.fromiter(stop_ids, np.int32, len(stop_ids)) if stop_ids else _NO_STOPS
-        finish_request(self._packed.handle, slot, bool(keep), stops)
+        length = int(self.state.slots.numbers[slot, layout.N_LENGTH])
+        self.claimed = self.settled + length + 2 * layout.BLOCK
+        prompt = MOST_PROMPT if with_prompt else 0
+        finish_request(self._packed.handle, slot, bool(keep), stops, prompt)
+        self.settled = self.claimed = int(self.state.store.numbers[layout.S_END])
+
+    def store_text(self, namespace: str, text: TokenArray) -> None:
+        """Store ``text`` as if a request had said it. Needs slot 0, so no request may be live there."""
+        if self.state.slots.numbers[0, layout.N_LENGTH]:
+            raise InvalidRequestError("text can only be stored while slot 0 is free")
+        text = as_kernel_array(text, np.int32)
+        number = self.namespaces.number_of(namespace)
+        room = min(layout.LINKED_PER_CALL, self.state.slots.pages.shape[1] * layout.PAGE)
+        for begin in range(0, len(text), room):
+            piece = text[begin : begin + room]
+            while missing := start_request(self._packed.handle, 0, 0, number, 0, piece):
+                self._grow(missing)
+            self.finish(0, True, frozenset())
 
     def tokens(self, slot: int) -> TokenArray:
         """A copy of the stream of ``slot``."""
@@ -286,7 +314,12 @@ def _warm_up() -> None:
     packed = Packed(new_state(context, 4096))
     tokens = np.zeros(8, np.int32)
     start_request(packed.handle, 0, 4, 0, 0, tokens)
+<<<<<<< HEAD
     draft_batch(packed.handle, 0, 0, 0.1)
     learn_batch(packed.handle, 0.1)
     observe_batch(packed.handle, 0, 0.1)
     finish_request(packed.handle, 0, True, _NO_STOPS)
+=======
+    draft_batch(packed.handle, 0.1)
+    observe_batch(packed.handle, tokens, 0.1)
+    finish_request(packed.handle, 0, True, _NO_STOPS, 0)

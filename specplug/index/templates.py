@@ -28,6 +28,7 @@ class Namespaces:
     def __init__(self, remembered: int = 1 << 16) -> None:
         self._remembered = remembered
         self._numbers: OrderedDict[str, int] = OrderedDict()
+        self._names: dict[int, str] = {}
         self._next = 0
 
     def number_of(self, name: str) -> int:
@@ -36,10 +37,16 @@ class Namespaces:
             self._numbers.move_to_end(name)
             return self._numbers[name]
         self._numbers[name] = number = self._next
+        self._names[number] = name
         self._next += 1
         if len(self._numbers) > self._remembered:
-            self._numbers.popitem(last=False)
+            _, forgotten = self._numbers.popitem(last=False)
+            del self._names[forgotten]
         return number
+
+    def name_of(self, number: int) -> str | None:
+        """The name of a number; None once it is forgotten. May be called from another thread."""
+        return self._names.get(number)
 
 
 class Templates:

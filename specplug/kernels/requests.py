@@ -50,8 +50,13 @@ def start_request(
 
 
 @lean_kernel
-def finish_request(handle: Handle, slot: Index, keep: bool, stops: IntArray) -> None:
-    """Free ``slot``; with ``keep`` its output, up to the first of the tokens ``stops``, joins the store."""
+def finish_request(
+    handle: Handle, slot: Index, keep: bool, stops: IntArray, prompt: Index
+) -> None:
+    """Free ``slot``; with ``keep`` its output, up to the first of the tokens ``stops``, joins the store.
+
+    The last ``prompt`` tokens of its prompt stand before it.
+    """
     state = unpack(handle)
     slots = state.slots
     if keep and state.store.tokens.shape[0] > 0:
@@ -65,6 +70,7 @@ def finish_request(handle: Handle, slot: Index, keep: bool, stops: IntArray) -> 
             if stopped:
                 end = position + 1
                 break
+        start = max(0, start - prompt)
         if end > start:
             store_output(slots, slot, state.store, start, end)
     free_stream(slots, slot)

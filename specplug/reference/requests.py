@@ -27,13 +27,16 @@ def start_request(
     index_some(state, slot, LINKED_PER_CALL)
 
 
-def finish_request(state: SuffixState, slot: int, keep: bool, stops: Sequence[int]) -> None:
-    """Free ``slot``; its output up to the first stop token joins the store."""
+def finish_request(
+    state: SuffixState, slot: int, keep: bool, stops: Sequence[int], prompt: int
+) -> None:
+    """Free ``slot``; the last ``prompt`` tokens of its prompt and its output up to the first stop token join the store."""
     stream = state.streams.get(slot)
     if stream is not None and keep and state.store.capacity:
         start, end = stream.prompt_length, len(stream.tokens)
         ends = [i + 1 for i in range(start, end) if stream.tokens[i] in stops]
         end = min([end, *ends])
+        start = max(0, start - prompt)
         if end > start:
             store_output(state, slot, start, end)
     free_stream(state, slot)

@@ -82,7 +82,7 @@ class Session:
             if entry.history[position] in entry.request.stop_token_ids:
                 end = position + 1
                 break
-        if keep and end > start:
+        if keep and entry.request.shares and end > start:
             store_output(self.state, entry.slot, start, end)
         free_stream(self.state, entry.slot)
         return True

@@ -69,13 +69,48 @@ def test_flat_keys_serve_http_clients() -> None:
         ({"specplug": {"draft_limit": True}}, "got True"),
         ({"specplug": {"draft_limit": "4"}}, "got '4'"),
         ({"specplug": {"namespace": 4}}, "must be a string, got 4"),
-        ({"specplug": {"draftlimit": 4}}, "unknown key 'draftlimit'"),
+        (
+            {"specplug": {"draftlimit": 4}},
+            "unknown key 'draftlimit'; valid: draft_limit, namespace, share",
+        ),
+        ({"specplug": {"share": "no"}}, "share must be true or false, got 'no'"),
+        ({"specplug_share": 2}, "share must be true or false, got 2"),
     ],
 )
 def test_wrong_hints_are_ignored_and_reported(extra: Any, complaint: str) -> None:
     request, found = describe("r", state(extra_args=extra))
     assert complaint in found
     assert request.draft_limit is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "shares"),
+    [
+        (None, True),
+        ({"other": 1}, True),
+        ({"specplug": {"draft_limit": -1}}, True),
+        ({"specplug": {"share": True}}, True),
+        ({"specplug": {"share": False}}, False),
+        ({"specplug_share": 0}, False),
+        ({"specplug_share": 1}, True),
+        ({"specplug_share": 1, "specplug": {"share": False}}, False),
+        ({"specplug": {"share": "false"}}, False),
+        ({"specplug": {"namespce": "t"}}, False),
+        ({"specplug": "namespace=t"}, False),
+    ],
+)
+def test_text_is_not_kept_for_others_where_that_was_asked_for_or_may_have_been(
+    extra: Any, shares: bool
+) -> None:
+    request, _ = describe("r", state(extra_args=extra))
+    assert request.shares is shares
+
+
+def test_no_salt_can_spell_the_namespace_of_another_tenant() -> None:
+    victim, _ = describe("r", state(extra_args={"specplug": {"namespace": "t"}}), "s")
+    attacker, _ = describe("r", state(), "s|namespace=t")
+    assert attacker.namespace != victim.namespace
+    assert "s|" not in attacker.namespace, "salts are not to be read in a saved store"
 
 
 def test_an_unreadable_namespace_is_shared_with_nobody_else() -> None:

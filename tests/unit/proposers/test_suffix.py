@@ -49,7 +49,13 @@ def test_it_is_a_proposer_that_shares_text_unless_it_has_no_store() -> None:
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
-    assert registry.check("suffix", {}) == {"store_mb": 64.0, "verify_cost": 0.03}
+    assert registry.check("suffix", {}) == {
+        "store_mb": 64.0,
+        "verify_cost": 0.03,
+        "share_prompts": False,
+        "store_path": None,
+        "store_save_seconds": 60.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,6 +99,39 @@ def test_an_aborted_request_leaves_no_text() -> None:
     step(session, "a", WORDS)
     session.finish("a", keep=False)
     assert step(session, "b", WORDS[5:8]) == []
+
+
+def test_a_request_may_ask_that_its_text_is_not_kept() -> None:
+    session = new_session(share_prompts=True)
+    say(session, "a", WORDS, shares=False)
+    assert step(session, "b", WORDS[5:8]) == []
+
+
+@pytest.mark.parametrize("share_prompts", [False, True])
+def test_prompts_are_kept_only_if_asked_for(share_prompts: bool) -> None:
+    session = new_session(share_prompts=share_prompts)
+    answer = list(range(200, 220))
+    begin(session, Request("a", 40), WORDS)
+    step(session, "a", [*WORDS, *answer])
+    session.finish("a")
+    assert step(session, "b", WORDS[5:8]) == (WORDS[8:16] if share_prompts else [])
+    # The answer goes on from the prompt, as one text.
+    assert step(session, "c", WORDS[37:]) == (answer[:8] if share_prompts else [])
+    assert step(session, "d", answer[:3]) == answer[3:11]
+    begin(session, Request("e", 0, namespace="another"), [])
+    assert step(session, "e", WORDS[5:8]) == []
+
+
+def test_of_a_long_prompt_the_end_is_kept() -> None:
+    context = Context(vocab_size=10**6, max_length=70_000, max_draft=8, max_requests=2)
+    proposer = registry.build("suffix", context, {"share_prompts": True, "verify_cost": 0.0})
+    session = Session(proposer, context, on_fault="raise")
+    text = list(range(60_000))
+    begin(session, Request("a", 60_000), text)
+    step(session, "a", [*text, 5])
+    session.finish("a")
+    assert session.proposer.index.stored_tokens <= (1 << 14) + 32  # type: ignore[attr-defined]
+    assert step(session, "b", text[-9:-6]) == [*text[-6:], 5]
 
 
 def test_tenants_do_not_share() -> None:

@@ -31,6 +31,8 @@ def test_wishes_come_nested_or_flat() -> None:
     flat = make_req("a", [1], params={"custom_params": {"specplug_namespace": "t", "__req__": 1}})
     assert describe(nested)[0].draft_limit == 0
     assert describe(flat)[0].namespace == "namespace=t"
+    private = make_req("a", [1], params={"custom_params": {"specplug": {"share": False}}})
+    assert (describe(flat)[0].shares, describe(private)[0].shares) == (True, False)
 
 
 def test_a_wrong_wish_is_reported_and_ignored() -> None:

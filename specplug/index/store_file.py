@@ -1,0 +1,253 @@
+"""The file in which finished outputs outlive their process.
+
+It holds token ids and names of namespaces, nothing of the memory layout: a store of any size, and of any later version,
+can read it. Two lines of text, then arrays in little-endian order::
+
+    specplug-store 1
+    {"outputs": n, "tokens": t, "vocab_size": V, "tokenizer": "...", "names": [...], "sha256": "...", ...}
+    int64 lengths[n], int32 name numbers[n], int32 token ids[t]; oldest output first
+
+The checksum covers the header (without itself) and the arrays. A file is never changed in place: a temporary one
+beside it is written, synchronised to disk and renamed over it, so that readers see the old or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug._version import __version__
+from specplug.errors import StoreFileError
+from specplug.types import SEPARATOR
+
+MAGIC = b"specplug-store "
+VERSION = 1
+#: A header longer than this is damage: 65,536 names of a kilobyte each fit.
+MAX_HEADER = 1 << 26
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the ids of a file mean.
+
+    Attributes:
+        size: number of token ids; every id of the file is below it.
+        digest: of the tokenizer (:func:`specplug.vocabulary.vocabulary_digest`), or "" where nobody knows it.
+    """
+
+    size: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Finished outputs, oldest first.
+
+    Attributes:
+        tokens: int32 ``[t]``, one output after the other; separators are -1.
+        lengths: int64 ``[n]``, at least 1 each; they add up to ``t``.
+        owners: int32 ``[n]``, the number of each output's namespace in ``names``.
+        names: of the namespaces.
+    """
+
+    tokens: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+    owners: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def no_outputs() -> Outputs:
+    """None."""
+    return Outputs(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32), ())
+
+
+def joined(older: Outputs, newer: Outputs, limit: int) -> Outputs:
+    """Both, without the oldest ones beyond ``limit`` tokens, and without names that no output has."""
+    tokens = np.concatenate([older.tokens, newer.tokens])
+    lengths = np.concatenate([older.lengths, newer.lengths])
+    owners = np.concatenate([older.owners, newer.owners + np.int32(len(older.names))])
+    from_end = np.cumsum(lengths[::-1])
+    kept = int(np.searchsorted(from_end, limit, side="right"))
+    if kept < len(lengths):
+        lengths, owners = lengths[len(lengths) - kept :], owners[len(owners) - kept :]
+        tokens = tokens[len(tokens) - int(lengths.sum()) :]
+    names = older.names + newer.names
+    used = dict.fromkeys(names[i] for i in np.unique(owners).tolist())
+    number = {name: i for i, name in enumerate(used)}
+    renumbered = np.array([number.get(name, 0) for name in names] or [0], np.int32)
+    return Outputs(tokens, lengths, renumbered[owners], tuple(used))
+
+
+def write_store(path: Path, outputs: Outputs, vocabulary: Vocabulary) -> None:
+    """Replace ``path`` by a file of ``outputs``, readable by its owner only.
+
+    Raises:
+        OSError: it cannot be written; what was at ``path`` is untouched and nothing is left beside it.
+    """
+    header = {
+        "outputs": len(outputs),
+        "tokens": len(outputs.tokens),
+        "vocab_size": vocabulary.size,
+        "tokenizer": vocabulary.digest,
+        "names": list(outputs.names),
+        "specplug": __version__,
+        "saved": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    arrays = [
+        np.ascontiguousarray(outputs.lengths, "<i8"),
+        np.ascontiguousarray(outputs.owners, "<i4"),
+        np.ascontiguousarray(outputs.tokens, "<i4"),
+    ]
+    header["sha256"] = _checksum(header, arrays)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(MAGIC + str(VERSION).encode() + b"\n" + json.dumps(header).encode() + b"\n")
+            for array in arrays:
+                file.write(array.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _synchronise_folder(path.parent)
+
+
+def read_store(path: Path, vocabulary: Vocabulary) -> Outputs:
+    """The outputs of a file.
+
+    Raises:
+        StoreFileError: it is damaged (``damaged`` is set), no store, of a newer version, or of another vocabulary.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        header = _read_header(file, path)
+        _check_vocabulary(header, vocabulary, path)
+        return _read_outputs(file, header, vocabulary, path)
+
+
+def _read_header(file: IO[bytes], path: Path) -> dict[str, Any]:
+    first = file.readline(len(MAGIC) + 20)
+    if MAGIC.startswith(first):
+        raise StoreFileError(f"{path} is empty or truncated", damaged=True)
+    if not first.startswith(MAGIC):
+        raise StoreFileError(f"{path} is no store of specplug: it begins with {first[:16]!r}")
+    version = first[len(MAGIC) :].strip()
+    if not first.endswith(b"\n") or not version.isdigit():
+        raise StoreFileError(f"{path} is damaged: its first line is {first!r}", damaged=True)
+    if int(version) > VERSION:
+        raise StoreFileError(
+            f"{path} has version {int(version)}, this specplug ({__version__}) reads versions up to {VERSION}; "
+            "upgrade specplug or choose another file"
+        )
+    try:
+        header = json.loads(file.readline(MAX_HEADER))
+        sizes = [header[key] for key in ("outputs", "tokens", "vocab_size")]
+        strings = [header["tokenizer"], header["sha256"], *header["names"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreFileError(
+            f"{path} is damaged: its header cannot be read ({type(error).__name__}: {error})",
+            damaged=True,
+        ) from error
+    if not all(type(n) is int and n >= 0 for n in sizes) or not all(
+        isinstance(s, str) for s in strings
+    ):
+        raise StoreFileError(
+            f"{path} is damaged: its header holds values of wrong types", damaged=True
+        )
+    found: dict[str, Any] = header
+    return found
+
+
+def _check_vocabulary(header: dict[str, Any], vocabulary: Vocabulary, path: Path) -> None:
+    """Equal digests decide; where one is not known, equal sizes have to do."""
+    theirs = Vocabulary(header["vocab_size"], header["tokenizer"])
+    both_known = bool(theirs.digest and vocabulary.digest)
+    if theirs.digest == vocabulary.digest if both_known else theirs.size == vocabulary.size:
+        return
+    ours, other = (
+        f"a vocabulary of {v.size} tokens (tokenizer {v.digest or 'unknown'})"
+        for v in (vocabulary, theirs)
+    )
+    raise StoreFileError(
+        f"{path} was made for {other}, the model has {ours}; choose one store file per tokenizer"
+    )
+
+
+def _read_outputs(
+    file: IO[bytes], header: dict[str, Any], vocabulary: Vocabulary, path: Path
+) -> Outputs:
+    count, total = header["outputs"], header["tokens"]
+    expected = 12 * count + 4 * total
+    found = os.fstat(file.fileno()).st_size - file.tell()
+    if found != expected:
+        kind = "truncated" if found < expected else "damaged"
+        raise StoreFileError(
+            f"{path} is {kind}: {expected} bytes should follow its header, {found} do", damaged=True
+        )
+    content = file.read(expected)
+    arrays = [
+        np.frombuffer(content, "<i8", count),
+        np.frombuffer(content, "<i4", count, offset=8 * count),
+        np.frombuffer(content, "<i4", total, offset=12 * count),
+    ]
+    stated = header.pop("sha256")
+    if _checksum(header, arrays) != stated:
+        raise StoreFileError(f"{path} is damaged: its checksum is wrong", damaged=True)
+    lengths, owners, tokens = (
+        arrays[0].astype(np.int64),
+        arrays[1].astype(np.int32),
+        arrays[2].astype(np.int32),
+    )
+    names = tuple(header["names"])
+    # A file that somebody else has made may have a right checksum over wrong numbers.
+    if count and (
+        lengths.min() < 1
+        or lengths.max() > total
+        or owners.min() < 0
+        or owners.max() >= len(names)
+        or tokens.min(initial=0) < -1
+        or tokens.max(initial=-1) >= header["vocab_size"]
+    ):
+        raise StoreFileError(
+            f"{path} is damaged: it holds numbers that are out of range", damaged=True
+        )
+    if lengths.sum() != total:
+        raise StoreFileError(
+            f"{path} is damaged: the lengths of its outputs do not add up", damaged=True
+        )
+    # A tokenizer may have more tokens than the model has ids.
+    tokens[tokens >= vocabulary.size] = SEPARATOR
+    return Outputs(tokens, lengths, owners, names)
+
+
+def _checksum(header: dict[str, Any], arrays: list[NDArray[Any]]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for array in arrays:
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def _synchronise_folder(folder: Path) -> None:
+    """Make the renaming itself survive a power failure, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
