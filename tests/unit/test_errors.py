@@ -16,6 +16,7 @@ BUILTIN = {
     "LogError": ValueError,
     "ReplayError": RuntimeError,
     "MissingExtraError": ImportError,
+    "StoreFileError": ValueError,
 }
 
 
