@@ -128,6 +128,6 @@ def _keeper(index: SuffixIndex, context: Context, settings: SuffixSettings) -> S
     return StoreKeeper(
         index,
         Path(settings.store_path).expanduser().absolute(),
-        settings.store_save_seconds,
+        settings.store_save_seconds if context.saves else 0.0,
         Vocabulary(context.vocab_size, digest),
     )

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_replay(commands)
     _add_tune(commands)
     _add_calibrate(commands)
+    _add_warm(commands)
     _add_check_engine(commands)
     chosen = parser.parse_args(arguments)
     result: int = chosen.run(chosen)
@@ -74,6 +75,18 @@ def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
     command.add_arguments(calibrate)
     calibrate.set_defaults(run=command.run)
+
+
+def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.replay import warm
+
+    parser = commands.add_parser(
+        "warm",
+        help="make a store file from a log of past responses",
+        description=warm.DESCRIPTION,
+    )
+    warm.add_arguments(parser)
+    parser.set_defaults(run=warm.run)
 
 
 def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

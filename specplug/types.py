@@ -65,6 +65,8 @@ class Context:
         threads: the most threads that look-ups may use; 1 means none besides the caller's.
         tokenizer: computes :func:`specplug.vocabulary.vocabulary_digest` of the model's tokenizer ("" if that cannot
             be had), for proposers that read or write files of token ids; None where there is no tokenizer.
+        saves: whether this process may write files that outlive it: false on all but one of several ranks that see
+            the same requests.
     """
 
     vocab_size: int
@@ -73,6 +75,7 @@ class Context:
     max_requests: int = 256
     threads: int = 1
     tokenizer: Callable[[], str] | None = None
+    saves: bool = True
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "max_draft", "max_requests", "threads"):

@@ -75,6 +75,7 @@ def facts(name: str, model_runner: Any) -> Facts:
         # With overlap a request stays in the batch for a step after its end, when its successor is there already.
         max_requests=int(schedule.max_running_requests or 256) + 8,
         threads=thread_share(max(1, int(get_parallel().tp_size))),
+        saves=int(get_parallel().tp_rank) == 0,
     )
     return Facts(
         choice=options.checked(name, getattr(spec, options.FILE_ARGUMENT, None)),

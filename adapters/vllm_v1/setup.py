@@ -30,6 +30,7 @@ def context(vllm_config: Any) -> Context:
         max_requests=int(vllm_config.scheduler_config.max_num_seqs),
         threads=threads(vllm_config),
         tokenizer=functools.partial(tokenizer_digest, vllm_config),
+        saves=_tensor_rank(vllm_config) == 0,
     )
 
 
@@ -66,13 +67,18 @@ def drafts_here(vllm_config: Any) -> bool:
     must draft.
     """
     parallel = vllm_config.parallel_config
-    if int(getattr(parallel, "tensor_parallel_size", 1)) <= 1:
-        return True
     if getattr(parallel, "distributed_executor_backend", None) not in _ONE_RANK_DRAFTS:
         return True
+    return _tensor_rank(vllm_config) == 0
+
+
+def _tensor_rank(vllm_config: Any) -> int:
+    """This worker's place in its tensor-parallel group."""
+    if int(getattr(getattr(vllm_config, "parallel_config", None), "tensor_parallel_size", 1)) <= 1:
+        return 0
     from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
-    return int(get_tensor_model_parallel_rank()) == 0
+    return int(get_tensor_model_parallel_rank())
 
 
 def on_cpu() -> bool:

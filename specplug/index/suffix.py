@@ -314,12 +314,7 @@ def _warm_up() -> None:
     packed = Packed(new_state(context, 4096))
     tokens = np.zeros(8, np.int32)
     start_request(packed.handle, 0, 4, 0, 0, tokens)
-<<<<<<< HEAD
     draft_batch(packed.handle, 0, 0, 0.1)
     learn_batch(packed.handle, 0.1)
     observe_batch(packed.handle, 0, 0.1)
-    finish_request(packed.handle, 0, True, _NO_STOPS)
-=======
-    draft_batch(packed.handle, 0.1)
-    observe_batch(packed.handle, tokens, 0.1)
     finish_request(packed.handle, 0, True, _NO_STOPS, 0)

@@ -50,9 +50,7 @@ def start_request(
 
 
 @lean_kernel
-def finish_request(
-    handle: Handle, slot: Index, keep: bool, stops: IntArray, prompt: Index
-) -> None:
+def finish_request(handle: Handle, slot: Index, keep: bool, stops: IntArray, prompt: Index) -> None:
     """Free ``slot``; with ``keep`` its output, up to the first of the tokens ``stops``, joins the store.
 
     The last ``prompt`` tokens of its prompt stand before it.

@@ -30,7 +30,7 @@ def start_request(
 def finish_request(
     state: SuffixState, slot: int, keep: bool, stops: Sequence[int], prompt: int
 ) -> None:
-    """Free ``slot``; the last ``prompt`` tokens of its prompt and its output up to the first stop token join the store."""
+    """Free ``slot``; the end of its prompt and its output up to the first stop token join the store."""
     stream = state.streams.get(slot)
     if stream is not None and keep and state.store.capacity:
         start, end = stream.prompt_length, len(stream.tokens)

@@ -16,6 +16,7 @@ import numpy as np
 
 from specplug.errors import LogError, MissingExtraError
 from specplug.types import TOKEN_DTYPE, TokenArray
+from specplug.vocabulary import vocabulary_digest
 
 FILE = "tokenizer.json"
 GGUF_MAGIC = b"GGUF"
@@ -36,6 +37,11 @@ class TextTokenizer:
     vocab_size: int
     digest: str
     _tokenizer: Any
+
+    @property
+    def vocabulary_digest(self) -> str:
+        """What a file of token ids is marked with, see :func:`specplug.vocabulary.vocabulary_digest`."""
+        return vocabulary_digest(self._tokenizer.get_vocab(with_added_tokens=True))
 
     def encode(self, texts: Sequence[str]) -> list[TokenArray]:
         """One int32 array per text.

@@ -90,6 +90,9 @@ ARROWS = {
         *("numpy", *BASE),
         lazily=("sglang", "torch", "prometheus_client", "specplug.verify"),
     ),
+    "specplug.replay.warm": _row(
+        lazily=("specplug.replay", "specplug.index", "specplug.types", "numpy", *BASE)
+    ),
     "specplug.replay": _row(
         *("specplug.session", "specplug.registry", "numpy", *BASE),
         lazily=(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from specplug.index.suffix import SuffixIndex
+from specplug.index.suffix import MOST_PROMPT, SuffixIndex
 from specplug.index.templates import PREFIX, REMEMBERED, Templates
 from specplug.kernels import layout, streams
 from specplug.kernels.match import find_candidates, load_context
@@ -77,10 +77,13 @@ class Pair:
             assert out.survival[row, :length].tolist() == ref_survival
         return [tokens for tokens, _ in ref]
 
-    def finish(self, slot: int, stops: frozenset[int] = frozenset()) -> None:
-        self.fast.finish(slot, True, stops)
+    def finish(
+        self, slot: int, stops: frozenset[int] = frozenset(), with_prompt: bool = False
+    ) -> None:
+        self.fast.finish(slot, True, stops, with_prompt)
         ref_learning.learn_batch(self.slow, COST)
-        ref_requests.finish_request(self.slow, slot, True, sorted(stops))
+        prompt = MOST_PROMPT if with_prompt else 0
+        ref_requests.finish_request(self.slow, slot, True, sorted(stops), prompt)
 
     def compare_candidates(self, slot: int) -> int:
         state = self.fast.state
@@ -152,7 +155,7 @@ def test_drafts_and_estimates_are_equal_over_many_events(
         drafts.update(zip(rows, new, strict=True))
         if rng.random() < 0.3:
             over = int(rng.integers(0, 3))
-            pair.finish(over, frozenset(range(int(rng.integers(0, 2)))))
+            pair.finish(over, frozenset(range(int(rng.integers(0, 2)))), rng.random() < 0.3)
             del drafts[over]
     assert pair.fast.check_invariants() == ""
 
