@@ -90,9 +90,7 @@ ARROWS = {
         *("numpy", *BASE),
         lazily=("sglang", "torch", "prometheus_client", "specplug.verify"),
     ),
-    "specplug.replay.warm": _row(
-        lazily=("specplug.replay", "specplug.index", "specplug.types", "numpy", *BASE)
-    ),
+    "specplug.replay.warm": _row(*("specplug.index", "numpy", *BASE), lazily=("specplug.replay",)),
     "specplug.replay": _row(
         *("specplug.session", "specplug.registry", "numpy", *BASE),
         lazily=(
