@@ -114,6 +114,10 @@ class SuffixProposer:
             "store_capacity": index.store_capacity,
         }
 
+    def state_digest(self) -> bytes:
+        """Of all that later drafts depend on, for :mod:`specplug.checksum`; reads the whole state."""
+        return self.index.state_digest()
+
     def check_invariants(self) -> str:
         """ "" or a sentence naming the first broken invariant; reads the whole state."""
         return self.index.check_invariants()

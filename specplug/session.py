@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.checksum import Checksum
 from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, Proposer
@@ -84,6 +85,7 @@ class Session:
         if on_fault not in ("disable", "raise"):
             raise InvalidRequestError(f"on_fault must be 'disable' or 'raise', got {on_fault!r}")
         self._raise = on_fault == "raise"
+        self.checksum = Checksum.from_environment()
         self._steering = Steering(controller or FixedLength(), proposer.capabilities, self._raise)
         self._live: OrderedDict[str, _Live] = OrderedDict()
         self._free = list(range(context.max_requests - 1, -1, -1))
@@ -149,9 +151,11 @@ class Session:
         for request_id in request_ids:
             if request_id in self._live:
                 self._live.move_to_end(request_id)
-        live = [
-            self._sync(rid, history) for rid, history in zip(request_ids, histories, strict=True)
-        ]
+        # By id: which slot a newcomer gets must not depend on the engine's order of rows, which ranks may not share.
+        due = [i for i, r in enumerate(request_ids) if not self._continues(r, histories[i])]
+        for i in sorted(due, key=request_ids.__getitem__):
+            self._renew(request_ids[i], histories[i])
+        live = [self._live[r] for r in request_ids]
         self._observe(live, histories)
         out, slots, limits, ceilings = self._view(rows)
         slots[:] = [entry.slot for entry in live]
@@ -216,20 +220,20 @@ class Session:
                 f"request {twice!r} stands in more than one row of the same step"
             )
 
-    def _sync(self, request_id: str, history: TokenArray) -> _Live:
-        """The live entry of a row, restarted if its history shrank or is another one."""
+    def _renew(self, request_id: str, history: TokenArray) -> None:
+        """Begin an unknown request, or begin anew one whose history shrank or is another one."""
         entry = self._live.get(request_id)
         if entry is None:
             self.begin(Request(request_id, prompt_length=len(history)), history)
-        elif not self._continues(entry, history):
-            # An engine rewound the request or reused its id without telling: what was known is void.
-            self.stats.restarted += 1
-            prompt_length = min(entry.request.prompt_length, len(history))
-            self.begin(replace(entry.request, prompt_length=prompt_length), history)
-        return self._live[request_id]
+            return
+        # An engine rewound the request or reused its id without telling: what was known is void.
+        self.stats.restarted += 1
+        prompt_length = min(entry.request.prompt_length, len(history))
+        self.begin(replace(entry.request, prompt_length=prompt_length), history)
 
-    def _continues(self, entry: _Live, history: TokenArray) -> bool:
-        if len(history) < entry.known:
+    def _continues(self, request_id: str, history: TokenArray) -> bool:
+        entry = self._live.get(request_id)
+        if entry is None or len(history) < entry.known:
             return False
         return entry.known == 0 or self._clean_id(int(history[entry.known - 1])) == entry.last_token
 
@@ -370,6 +374,8 @@ class Session:
             return
         try:
             getattr(self.proposer, method)(*arguments)
+            if self.checksum is not None:
+                self.checksum.note(self.proposer, method, arguments)
         except Exception:  # whatever a third party's proposer raises, the engine must go on
             if self._raise:
                 raise

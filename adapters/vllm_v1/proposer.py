@@ -140,6 +140,9 @@ class VllmProposer:
             "sampling": self.sampling,
             "host_time": self.times.as_dict(),
             "session": self.session.stats.as_dict() if self.session else None,
+            "checksum": self.session.checksum.value
+            if self.session and self.session.checksum
+            else None,
         }
 
     def _bind(self) -> None:
@@ -161,26 +164,29 @@ class VllmProposer:
         """The rows that want drafts: row numbers and histories; their ids are appended to ``ids``."""
         req_ids = self.runner.input_batch.req_ids
         known = np.asarray(lengths)[: len(sampled)].tolist()
+        wanting = [row for row, new in enumerate(sampled) if len(new)]
+        # By id: ranks need not have the same order of rows, and what is learned depends on who began first.
+        for row in sorted(wanting, key=req_ids.__getitem__):
+            if req_ids[row] not in session and req_ids[row] not in self._withheld:
+                self._begin(session, req_ids[row], tokens[row, : known[row]])
         rows: list[int] = []
         histories: list[TokenArray] = []
-        for row, new in enumerate(sampled):
+        for row in wanting:
             request_id = req_ids[row]
-            if not len(new) or request_id in self._withheld:
+            if request_id in self._withheld:
                 continue
             history: TokenArray = tokens[row, : known[row]]
-            if request_id not in session and not self._begin(session, request_id, history):
-                continue
             masked = self._masked.get(request_id)
             ids.append(request_id)
             rows.append(row)
             histories.append(masked.follow(history) if masked else history)
         return rows, histories
 
-    def _begin(self, session: Session, request_id: str, history: TokenArray) -> bool:
+    def _begin(self, session: Session, request_id: str, history: TokenArray) -> None:
         state = self.runner.requests[request_id]
         if not has_tokens(state):
             self._withheld.add(request_id)
-            return False
+            return
         request, complaint = describe(request_id, state, self._salts.get(request_id, ""))
         if complaint:
             self.log.warning("specplug: request %s: %s; ignored", request_id, complaint)
@@ -189,7 +195,6 @@ class VllmProposer:
             self._masked[request_id] = MaskedHistory(features)
             history = self._masked[request_id].follow(history)
         session.begin(request, history)
-        return True
 
     def _draft(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from specplug.kernels import layout
@@ -10,6 +12,18 @@ from specplug.kernels import layout
 def broken_invariant(state: layout.State) -> str:
     """ "" if all invariants hold, else a sentence naming the first broken one. Cost: the whole state is read."""
     return _pages(state.slots) or _links(state.slots) or _store(state.store) or _model(state.model)
+
+
+def state_digest(state: layout.State) -> bytes:
+    """SHA-256 over streams, store and model; pages of nobody and work space do not count."""
+    digest = hashlib.sha256(np.ascontiguousarray(state.slots.numbers).data)
+    for slot in range(len(state.slots.numbers)):
+        pages = _assigned(state.slots, slot)
+        digest.update(np.array(pages, np.int64).data)
+        digest.update(state.slots.tokens.reshape(-1, layout.PAGE)[pages].data)
+    for array in (*state.store, *state.model):
+        digest.update(array.data)
+    return digest.digest()
 
 
 def _assigned(slots: layout.Slots, slot: int) -> list[int]:

@@ -197,6 +197,13 @@ class SuffixIndex:
         in_use = len(slots.free) - int(slots.free_count[0])
         return in_use * (per_page + slots.pages.itemsize)
 
+    def state_digest(self) -> bytes:
+        """Of streams, store and model: equal where later drafts will be. Reads the whole state."""
+        from specplug.index.invariants import state_digest
+
+        self.learn()
+        return state_digest(self.state)
+
     def check_invariants(self) -> str:
         """Recount everything by brute force; "" or a sentence naming the broken invariant."""
         from specplug.index.invariants import broken_invariant

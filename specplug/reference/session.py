@@ -59,8 +59,8 @@ class Session:
         """Observe what is new, oldest request first, and draft for every row."""
         for request_id in [r for r in histories if r in self.live]:
             self.live[request_id] = self.live.pop(request_id)
-        for request_id, history in histories.items():
-            self._sync(request_id, history)
+        for request_id in sorted(histories):
+            self._sync(request_id, histories[request_id])
         news = {}
         for request_id in sorted(histories, key=lambda r: self.live[r].serial):
             entry = self.live[request_id]

@@ -61,7 +61,9 @@ ARROWS = {
     "specplug.control": _row("numpy", *BASE),
     "specplug.registry": _row(*BASE),
     "specplug.steering": _row("specplug.control", "numpy", *BASE),
+    "specplug.checksum": _row("numpy", *BASE),
     "specplug.session": _row(
+        "specplug.checksum",
         "specplug.steering",
         "specplug.registry",
         "specplug.verify",
