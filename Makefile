@@ -16,7 +16,7 @@ PYTEST := -P -m pytest
 .DEFAULT_GOAL := help
 # The machines this runs on are small, and one engine at a time is enough for them.
 .NOTPARALLEL:
-.PHONY: help demo test test-core test-vllm test-sglang test-lowest test-long coverage lint format bench bench-peers clean
+.PHONY: help demo test test-core test-vllm test-sglang test-lowest test-long coverage lint docs format bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,7 +26,7 @@ demo: ## real vLLM on the CPU with and without specplug: speed, acceptance, equa
 
 # More random examples than in the loop between two edits.
 test: export SPECPLUG_HYPOTHESIS_PROFILE := ci
-test: lint test-core test-vllm test-sglang ## everything that must pass: lint, core, packaging, both real engines
+test: lint docs test-core test-vllm test-sglang ## everything that must pass: lint, docs, core, packaging, both real engines
 
 test-core: ## core and packaging tests, no engine (under 2 minutes)
 	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long" -n $(WORKERS) --dist loadgroup
@@ -56,6 +56,9 @@ lint: ## ruff, formatting, mypy --strict on the installed package
 	$(CORE) -m ruff check .
 	$(CORE) -m ruff format --check .
 	$(CORE) tools/typecheck.py
+
+docs: ## the site of docs/ in build/site, with the reference of all options; fails on a link that leads nowhere
+	$(PYTHON) tools/environments.py run docs -m mkdocs build --strict --config-file tools/mkdocs.yml
 
 format: ## apply the formatting and the safe fixes that lint asks for
 	$(CORE) -m ruff check --fix .

@@ -15,6 +15,13 @@ from specplug._version import __version__
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code."""
+    chosen = build_parser().parse_args(arguments)
+    result: int = chosen.run(chosen)
+    return result
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
     parser = argparse.ArgumentParser(
         prog="specplug",
         description="Speculative decoding without a draft model, plugged into vLLM and SGLang.",
@@ -36,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_calibrate(commands)
     _add_warm(commands)
     _add_check_engine(commands)
-    chosen = parser.parse_args(arguments)
-    result: int = chosen.run(chosen)
-    return result
+    return parser
 
 
 def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -56,6 +56,7 @@ class Environment:
 
 ENVIRONMENTS = {
     "core": Environment("requirements/core.txt", "about 1 minute, 0.6 GB of disk"),
+    "docs": Environment("requirements/docs.txt", "10 seconds, 0.1 GB of disk"),
     "lowest": Environment("requirements/lowest.txt", "about 1 minute, 0.6 GB of disk"),
     "bench": Environment(
         "requirements/bench.txt",
