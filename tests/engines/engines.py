@@ -8,6 +8,7 @@ in pytest's summary.
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 #: Drafted tokens per step at most.
 WIDTH = 8
+#: SGLang verifies in float32 at a cost that grows with every row, so the suite drafts less there.
+SGLANG_WIDTH = 5
 SCRIPTED_WIDTH = 3
 
 
@@ -29,6 +32,11 @@ class Engine:
         small: options for 640 tokens of KV cache and prefill in chunks of 64.
         options: for every engine of the suite.
         narrow: request parameters that keep drafts short, where a wide verification is slow.
+        server: how the server is started, up to the model's folder.
+        counters: the server's metrics that the tests read.
+        no_drafts: what a client sends to get no drafts.
+        unused_context: positions at the end of the context that the engine never fills.
+        least_room: the shortest room that it leaves for an answer; it refuses longer prompts.
         samples: per law of the output, in the normal run and in the long one.
         long_samples: see above.
         lacks: capability -> why it cannot be tested here.
@@ -38,8 +46,13 @@ class Engine:
     methods: dict[str, dict[str, Any]]
     scripted: dict[str, Any]
     small: dict[str, Any]
+    server: tuple[str, ...]
+    counters: dict[str, str]
+    no_drafts: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
     narrow: dict[str, Any] = field(default_factory=dict)
+    unused_context: int = 0
+    least_room: int = 1
     samples: int = 3000
     long_samples: int = 30000
     lacks: dict[str, str] = field(default_factory=dict)
@@ -50,7 +63,7 @@ def _vllm(method: str, width: int = WIDTH, **more: Any) -> dict[str, Any]:
     return {"speculative_config": config}
 
 
-def _sglang(method: str, width: int = WIDTH) -> dict[str, Any]:
+def _sglang(method: str, width: int = SGLANG_WIDTH) -> dict[str, Any]:
     # SGLang counts the newest token too.
     return {"speculative_algorithm": method, "speculative_num_draft_tokens": width + 1}
 
@@ -64,6 +77,16 @@ VLLM = Engine(
     },
     scripted=_vllm("specplug.scripted", SCRIPTED_WIDTH),
     small={"block_size": 32, "num_gpu_blocks_override": 20, "max_num_batched_tokens": 64},
+    server=(
+        *("-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--dtype", "float32"),
+        *("--max-model-len", "2048", "--max-num-seqs", "16", "--model"),
+    ),
+    counters={
+        "accepted": "vllm:spec_decode_num_accepted_tokens_total",
+        "drafted": "vllm:spec_decode_num_draft_tokens_total",
+        "running": "vllm:num_requests_running",
+    },
+    no_drafts={"vllm_xargs": {"specplug_draft_limit": 0}},
     lacks={
         "min_p": "vLLM refuses min_p with speculative decoding, see test_vllm_refusals.py",
         "logit_bias": "vLLM refuses logit_bias with speculative decoding, see test_vllm_refusals.py",
@@ -74,6 +97,8 @@ SGLANG = Engine(
     name="sglang",
     options={"max_total_tokens": 24576},
     narrow={"extra_args": {"specplug": {"draft_limit": 2}}},
+    unused_context=2,
+    least_room=5,
     samples=600,
     long_samples=3000,
     methods={
@@ -86,7 +111,21 @@ SGLANG = Engine(
         "chunked_prefill_size": 64,
         # Admit more requests than fit, so that some are retracted.
         "schedule_conservativeness": 0.01,
+        # Otherwise it refuses a request that could run into the end of the context.
+        "allow_auto_truncate": True,
     },
+    server=(
+        *("-m", "sglang.launch_server", "--device", "cpu", "--attention-backend", "torch_native"),
+        *("--sampling-backend", "pytorch", "--dtype", "float32", "--context-length", "2048"),
+        *("--max-running-requests", "16", "--max-total-tokens", "8192", "--disable-cuda-graph"),
+        *("--skip-server-warmup", "--sleep-on-idle", "--enable-metrics", "--model-path"),
+    ),
+    counters={
+        "accepted": "specplug_accepted_tokens_total",
+        "drafted": "specplug_drafted_tokens_total",
+        "running": "sglang:num_running_reqs",
+    },
+    no_drafts={"custom_params": {"specplug": {"draft_limit": 0}}},
     lacks={
         "bad_words": "SGLang has no list of forbidden words",
         "host_sampling_fault": "it is a fault of vLLM",
@@ -103,6 +142,15 @@ def installed() -> Engine | None:
         if importlib.util.find_spec(name) is not None:
             return engine
     return None
+
+
+def flags(options: dict[str, Any]) -> list[str]:
+    """Options as a command line writes them."""
+    found = []
+    for name, value in options.items():
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        found += ["--" + name.replace("_", "-"), text]
+    return found
 
 
 def need(engine: Engine, capability: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from specplug.testing.engine_process import ManagedProcess, engine_environment
 
+from .engines import VLLM, Engine
+
 
 def free_port() -> int:
     """A port that nobody listens on right now."""
@@ -23,14 +25,20 @@ def free_port() -> int:
 
 
 class Server:
-    """``vllm.entrypoints.openai.api_server`` in its default form, several processes."""
+    """The engine's OpenAI-compatible server in its default form, several processes; ``arguments`` come last."""
 
-    def __init__(self, model: str, log: Path, *arguments: str, env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        model: str,
+        log: Path,
+        *arguments: str,
+        engine: Engine = VLLM,
+        env: dict[str, str] | None = None,
+    ):
         self.port = free_port()
-        command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", model, "--served-model-name", "test", "--enforce-eager"]
+        command = [sys.executable, "-P", *engine.server, model, "--served-model-name", "test"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
-        environment = engine_environment(in_process=False, extra=env)
+        environment = engine_environment(in_process=False, extra=env, engine=engine.name)
         self.process = ManagedProcess(command, environment, name="server", log=log)
 
     def wait(self, seconds: float = 300.0) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAI server with ``--speculative-config``, in vLLM's default form: three processes."""
+"""The engine's OpenAI server with speculation, in its default form: several processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from specplug.testing.engine_protocol import Batch, Driver
 
 from .conftest import METHOD
-from .engines import VLLM
+from .engines import Engine, flags
 from .prompts import RECORDS, VARIED, chat
 from .server import Server
 
@@ -22,16 +22,15 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 GREEDY = {"temperature": 0, "max_tokens": 48}
 NAMES = ["repeat-story", "code-repeat", "json-records", "repeat-numbers", "prose"]
-SPEC_COUNTERS = "vllm:spec_decode_num_accepted_tokens_total"
 
 
 @pytest.fixture(scope="module")
-def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """A server that speculates, float32."""
     log: Path = tmp_path_factory.mktemp("server") / "server.log"
-    arguments = ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16"]
-    arguments += ["--speculative-config", json.dumps(VLLM.methods[METHOD]["speculative_config"])]
-    running = Server(model, log, *arguments)
+    running = Server(model, log, *flags(engine.methods[METHOD]), engine=engine)
     try:
         running.wait()
         yield running
@@ -55,13 +54,13 @@ def joined(events: Iterator[dict[str, Any]]) -> tuple[str, int]:
     return "".join(pieces), len([p for p in pieces if p])
 
 
-def test_completions(server: Server, expected: Batch) -> None:
-    before = server.counter(SPEC_COUNTERS)
+def test_completions(engine: Engine, server: Server, expected: Batch) -> None:
+    before = server.counter(engine.counters["accepted"])
     for name, want in zip(NAMES, texts(expected), strict=True):
         answer = server.post(COMPLETIONS, prompt=VARIED[name], **GREEDY)
         assert answer["choices"][0]["text"] == want
         assert answer["usage"]["completion_tokens"] > 0
-    assert server.counter(SPEC_COUNTERS) - before > 20
+    assert server.counter(engine.counters["accepted"]) - before > 20
 
 
 def test_streaming(server: Server, expected: Batch) -> None:
@@ -118,28 +117,33 @@ def test_structured_output(server: Server) -> None:
     assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"city", "id"}
 
 
-def test_request_options_over_http(server: Server) -> None:
-    """``vllm_xargs`` carries ours: this request opts out of drafts."""
+def test_request_options_over_http(engine: Engine, server: Server) -> None:
+    """``vllm_xargs`` or ``custom_params`` carries ours: this request opts out of drafts."""
     if METHOD == "ngram":
         pytest.skip("an option of specplug")
-    name = "vllm:spec_decode_num_draft_tokens_total"
+    name = engine.counters["drafted"]
     before = server.counter(name)
     body: dict[str, Any] = {"prompt": VARIED[NAMES[0]], **GREEDY}
-    server.post(COMPLETIONS, **body, vllm_xargs={"specplug_draft_limit": 0})
+    server.post(COMPLETIONS, **body, **engine.no_drafts)
     assert server.counter(name) == before
     server.post(COMPLETIONS, **body)
     assert server.counter(name) > before
 
 
 @pytest.mark.parametrize("field", [{"min_p": 0.1}, {"logit_bias": {"5": 2.0}}], ids=str)
-def test_what_vllm_refuses(server: Server, field: dict[str, Any]) -> None:
+def test_what_an_engine_lacks_is_refused_and_what_it_has_is_served(
+    engine: Engine, server: Server, field: dict[str, Any]
+) -> None:
     body = {"model": "test", "prompt": "a", "max_tokens": 2, **field}
     status, text = server.request("POST", COMPLETIONS, body)
-    assert status == 400
-    assert "min_p and logit_bias" in text
+    if set(field) & set(engine.lacks):
+        assert status == 400
+        assert "min_p and logit_bias" in text
+    else:
+        assert status == 200, text
 
 
-def test_hanging_up(server: Server, expected: Batch) -> None:
+def test_hanging_up(engine: Engine, server: Server, expected: Batch) -> None:
     """A client that goes away in mid-stream frees its request; the next one is served as ever."""
     stream = server.stream(
         COMPLETIONS, prompt=VARIED["prose"], temperature=0, max_tokens=1500, ignore_eos=True
@@ -148,18 +152,19 @@ def test_hanging_up(server: Server, expected: Batch) -> None:
         next(stream)
     stream.close()  # type: ignore[attr-defined]
     end = time.monotonic() + 30
-    while server.counter("vllm:num_requests_running") > 0:
+    while server.counter(engine.counters["running"]) > 0:
         assert time.monotonic() < end, "the request is still running"
         time.sleep(0.2)
     answer = server.post(COMPLETIONS, prompt=VARIED[NAMES[1]], **GREEDY)
     assert answer["choices"][0]["text"] == texts(expected)[1]
 
 
-def test_no_faults_in_the_log(server: Server) -> None:
+def test_no_faults_in_the_log(engine: Engine, server: Server) -> None:
     """Last: nothing went wrong in the worker's process while all this was served."""
     assert "failed; answers are not affected" not in server.process.log_text
     assert "Traceback" not in server.process.log_text
     if METHOD != "ngram":
         assert f"{METHOD} ready in" in server.process.log_text
+    if engine.name == "vllm" and METHOD != "ngram":
         # Said once, by the one process that samples.
         assert server.process.log_text.count("expand_batch_to_tokens of this vLLM") == 1
