@@ -94,13 +94,15 @@ def start(engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory) 
     running: list[EngineProcess] = []
 
     def begin(name: str, *, process: dict[str, Any] | None = None, **options: Any) -> EngineProcess:
+        process = dict(process or {})
+        process["env"] = {**engine.environment, **process.get("env", {})}
         defaults = {"model": model, "dtype": "float32", "max_model_len": 2048, "max_num_seqs": 64}
         started = EngineProcess(
             {**defaults, **engine.options, **options},
             name=name,
             engine=engine.name,
             log=logs / f"{name}.log",
-            **{"wait": False, **(process or {})},
+            **{"wait": False, **process},
         )
         running.append(started)
         return started

@@ -31,6 +31,7 @@ class Engine:
         scripted: options that run the proposer of ``plugin/``.
         small: options for 640 tokens of KV cache and prefill in chunks of 64.
         options: for every engine of the suite.
+        environment: for every process of the engine.
         narrow: request parameters that keep drafts short, where a wide verification is slow.
         server: how the server is started, up to the model's folder.
         counters: the server's metrics that the tests read.
@@ -50,6 +51,7 @@ class Engine:
     counters: dict[str, str]
     no_drafts: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     narrow: dict[str, Any] = field(default_factory=dict)
     unused_context: int = 0
     least_room: int = 1
@@ -96,6 +98,8 @@ VLLM = Engine(
 SGLANG = Engine(
     name="sglang",
     options={"max_total_tokens": 24576},
+    # The default controller drafts less where drafts cost more than they bring, as in float32 on a CPU.
+    environment={"SPECPLUG_SGLANG_OPTIONS": json.dumps({"controller": "fixed"})},
     narrow={"extra_args": {"specplug": {"draft_limit": 2}}},
     unused_context=2,
     least_room=5,

@@ -38,7 +38,8 @@ class Server:
         self.port = free_port()
         command = [sys.executable, "-P", *engine.server, model, "--served-model-name", "test"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
-        environment = engine_environment(in_process=False, extra=env, engine=engine.name)
+        extra = {**engine.environment, **(env or {})}
+        environment = engine_environment(in_process=False, extra=extra, engine=engine.name)
         self.process = ManagedProcess(command, environment, name="server", log=log)
 
     def wait(self, seconds: float = 300.0) -> None:
