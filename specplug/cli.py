@@ -43,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_calibrate(commands)
     _add_warm(commands)
     _add_check_engine(commands)
+    _add_datastore(commands)
     return parser
 
 
@@ -92,6 +93,18 @@ def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     warm.add_arguments(parser)
     parser.set_defaults(run=warm.run)
+
+
+def _add_datastore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.datastore import command
+
+    parser = commands.add_parser(
+        "datastore",
+        help="build and inspect what specplug.rest and specplug.hybrid draft from",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
 
 
 def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -42,6 +42,10 @@ class LogError(SpecplugError, ValueError):
     """A log of requests or a tokenizer to read it with is missing, damaged or of an unknown form."""
 
 
+class DatastoreError(SpecplugError, ValueError):
+    """A datastore is missing, damaged, of another version or made for another vocabulary; or it cannot be built."""
+
+
 class ReplayError(SpecplugError, RuntimeError):
     """A proposer broke its contract or an invariant while a log was replayed."""
 

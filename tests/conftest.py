@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -36,6 +37,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.parent.name
         if folder in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(folder))
+
+
+@pytest.fixture(scope="session")
+def datastore(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Text over two tokens for proposers that need a datastore: it fits any vocabulary, and matches often."""
+    from specplug.datastore.writer import Writer
+
+    folder = tmp_path_factory.mktemp("datastore")
+    with Writer(folder, 2) as writer:
+        for seed in range(8):
+            writer.add(np.random.default_rng(seed).integers(0, 2, 30).astype(np.int32))
+        writer.publish({})
+    return str(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

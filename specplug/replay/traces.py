@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +62,7 @@ class Choice:
         turns: the last answer of a chat, or all of them, each as a request.
         model: only what this model answered.
         time: field that says when a request arrived; by default the usual names are tried.
+        where: fields and globs; only entries are read in which each of these fields matches one of its globs.
     """
 
     tag: str | None = None
@@ -68,6 +70,14 @@ class Choice:
     turns: Turns = "last"
     model: str | None = None
     time: str | None = None
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def takes(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry has the values that ``where`` asks for; letters of either case are equal."""
+        return all(
+            any(fnmatch(str(at(entry, name)).lower(), glob.lower()) for glob in globs)
+            for name, globs in self.where
+        )
 
 
 @dataclass(slots=True)
@@ -265,7 +275,7 @@ def read_entry(
         LogError: a field is missing or has the wrong type.
     """
     model = model_of(entry)
-    if choice.model is not None and model != choice.model:
+    if (choice.model is not None and model != choice.model) or not choice.takes(entry):
         return []
     arrived = arrival_of(entry, choice.time)
     if choice.tag is not None:

@@ -19,9 +19,16 @@ FOR_ALL = ("property/test_proposer_laws.py", "meta/test_own_proposers.py")
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_registered_proposer_passes_the_kit(name: str) -> None:
+def test_registered_proposer_passes_the_kit(name: str, datastore: str) -> None:
     examples = settings().max_examples // 4  # there are 22 checks
-    report = check_proposer(name, max_examples=examples)
+    options = {"datastore": datastore} if name in ("rest", "hybrid") else {}
+    report = check_proposer(name, options, max_examples=examples)
+    assert {o.status for o in report.outcomes} <= {"passed", "skipped"}
+
+
+def test_trees_from_a_datastore_pass_the_kit(datastore: str) -> None:
+    options = {"datastore": datastore, "tree": True}
+    report = check_proposer("rest", options, max_examples=settings().max_examples // 4)
     assert {o.status for o in report.outcomes} <= {"passed", "skipped"}
 
 

@@ -110,6 +110,9 @@ ARROWS = {
     "specplug.doctor": _row(
         *("specplug.checks", "specplug.registry", *BASE), lazily=("specplug.kernels", "numba")
     ),
+    "specplug.datastore": _row(
+        *("specplug.index", "specplug.kernels", "specplug.replay", "numpy", *BASE),
+    ),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
     "specplug.__main__": _row("specplug.cli"),
     # The package itself: public names, loaded on first use.

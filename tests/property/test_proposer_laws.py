@@ -29,9 +29,11 @@ TOYS: dict[str, Callable[[Context], Proposer]] = {
 
 @pytest.mark.parametrize("name", registry.names())
 @given(data=st.data())
-def test_registered_proposer_keeps_the_law(name: str, data: st.DataObject) -> None:
+def test_registered_proposer_keeps_the_law(name: str, data: st.DataObject, datastore: str) -> None:
     entry = registry.load(name)
     options = data.draw(strategies.options(entry.settings_type), label="options")
+    if name in ("rest", "hybrid"):
+        options["datastore"] = datastore
 
     def build(context: Context) -> Proposer:
         try:

@@ -1,0 +1,86 @@
+"""The request's own text, finished outputs and datastores together: whichever promises most drafts.
+
+Made of :mod:`specplug.proposers.suffix` and one :mod:`specplug.proposers.rest` per datastore; how their drafts
+compete is described in :mod:`specplug.kernels.contest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specplug.proposers.rest import DATASTORE_HELP, RestSettings, sources
+from specplug.proposers.suffix import SuffixProposer, SuffixSettings
+from specplug.protocols import Proposer
+from specplug.settings import option
+from specplug.types import (
+    Capabilities,
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    Request,
+    TokenArray,
+)
+
+if TYPE_CHECKING:
+    from specplug.index.contest import ContestProposer
+
+
+@dataclass(frozen=True)
+class HybridSettings(SuffixSettings):
+    """Options of ``specplug.hybrid``: those of ``specplug.suffix``, and the datastores."""
+
+    datastore: str = option(
+        "", help=DATASTORE_HELP + " Without one, only the text of requests is used."
+    )
+    refresh_s: float = option(
+        RestSettings.refresh_s,
+        minimum=0.0,
+        maximum=86_400.0,
+        help="Seconds between two looks for a new version of a datastore.",
+    )
+
+
+class HybridProposer:
+    """See the module. Built with :class:`HybridSettings`; all kernels are compiled before it returns."""
+
+    Settings = HybridSettings
+
+    def __init__(self, context: Context, settings: HybridSettings) -> None:
+        from specplug.index.contest import ContestProposer as Contest
+
+        suffix = SuffixProposer(context, settings)
+        stores = sources(context, settings.datastore, settings.verify_cost, settings.refresh_s)
+        self.capabilities = Capabilities(shares_requests=suffix.capabilities.shares_requests)
+        self.suffix = suffix
+        self.contest: ContestProposer | None = None
+        self.inner: Proposer = suffix
+        if stores:
+            self.inner = self.contest = Contest(
+                context, [("suffix", suffix), *stores], settings.verify_cost
+            )
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.start(slot, request, history)
+
+    def observe(self, observed: Observed) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.observe(observed)
+
+    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.propose(slots, ceilings, out)
+
+    def finish(self, slot: int, keep: bool) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.finish(slot, keep)
+
+    def memory(self) -> dict[str, int]:
+        """See :meth:`specplug.proposers.suffix.SuffixProposer.memory`; a datastore lies in the page cache."""
+        return self.suffix.memory()
+
+    def check_invariants(self) -> str:
+        """ "" or a sentence naming the first broken invariant; reads the whole state."""
+        return self.suffix.check_invariants()

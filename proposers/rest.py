@@ -1,0 +1,138 @@
+"""Drafts from a corpus: what documents, code or logged answers in a datastore say after the same words.
+
+The datastore is built by ``specplug datastore build``. The method follows REST (He et al. 2023, arXiv 2311.08252); how
+look-ups work is described in :mod:`specplug.kernels.lookup`, how occurrences become a draft in
+:mod:`specplug.kernels.merging`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specplug.errors import SettingsError
+from specplug.protocols import Proposer
+from specplug.settings import option
+from specplug.types import (
+    Capabilities,
+    Context,
+    DraftBuffers,
+    IntArray,
+    Observed,
+    Request,
+    TokenArray,
+)
+
+if TYPE_CHECKING:
+    from specplug.index.rest import RestIndex
+
+#: Children per node of a tree.
+BRANCHES = 3
+
+DATASTORE_HELP = (
+    "Folder of the datastore; several are separated by commas. 'NAME=FOLDER' serves the namespace NAME only; "
+    "{namespace} in a folder stands for the namespace of the request."
+)
+
+
+@dataclass(frozen=True)
+class RestSettings:
+    """Options of ``specplug.rest``."""
+
+    datastore: str = option("", help=DATASTORE_HELP)
+    verify_cost: float = option(
+        0.03,
+        minimum=0.0,
+        maximum=10.0,
+        help="What verifying one more draft token costs, as a fraction of a plain decoding step. "
+        "Larger values draft less.",
+    )
+    tree: bool = option(
+        False,
+        help="Draft trees instead of chains; one datastore only, and an engine that verifies trees.",
+    )
+    refresh_s: float = option(
+        2.0,
+        minimum=0.0,
+        maximum=86_400.0,
+        help="Seconds between two looks for a new version of the datastore.",
+    )
+
+
+def folders(value: str) -> list[tuple[str | None, str]]:
+    """Namespace (None: all) and folder of every datastore in an option.
+
+    >>> folders("docs, acme=/data/acme")
+    [(None, 'docs'), ('acme', '/data/acme')]
+    """
+    found: list[tuple[str | None, str]] = []
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        name, equals, folder = part.partition("=")
+        found.append((name.strip(), folder.strip()) if equals else (None, part))
+    return found
+
+
+def sources(
+    context: Context, value: str, cost: float, refresh: float, branches: int = 1
+) -> list[tuple[str, RestIndex]]:
+    """A source per datastore of the option ``datastore``, under the name that the user wrote."""
+    from specplug.index.rest import RestIndex
+
+    return [
+        (
+            folder if namespace is None else f"{namespace}={folder}",
+            RestIndex(
+                *(context, folder),
+                namespace=namespace,
+                cost=cost,
+                branches=branches,
+                refresh=refresh,
+            ),
+        )
+        for namespace, folder in folders(value)
+    ]
+
+
+class RestProposer:
+    """See the module. Built with :class:`RestSettings`; all kernels are compiled before it returns."""
+
+    Settings = RestSettings
+
+    def __init__(self, context: Context, settings: RestSettings) -> None:
+        from specplug.index.contest import ContestProposer
+
+        count = len(folders(settings.datastore))
+        if count == 0:
+            raise SettingsError(
+                "specplug.rest: option 'datastore' must name a folder that `specplug datastore build` made, "
+                f"got {settings.datastore!r}"
+            )
+        if settings.tree and count > 1:
+            raise SettingsError(
+                f"specplug.rest: option 'tree' goes with one datastore, got {count}; merge them with "
+                "`specplug datastore merge`, or draft chains"
+            )
+        found = sources(
+            *(context, settings.datastore, settings.verify_cost, settings.refresh_s),
+            BRANCHES if settings.tree else 1,
+        )
+        self.capabilities = Capabilities(trees=settings.tree)
+        self.inner: Proposer = (
+            found[0][1] if count == 1 else ContestProposer(context, found, settings.verify_cost)
+        )
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.start(slot, request, history)
+
+    def observe(self, observed: Observed) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.observe(observed)
+
+    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.propose(slots, ceilings, out)
+
+    def finish(self, slot: int, keep: bool) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.finish(slot, keep)

@@ -1,0 +1,298 @@
+"""Writes the file of a datastore: appended documents, entries sorted in bounded memory, published at once.
+
+Everything happens in the hidden folder ``.building`` beside the file that it will replace. What is there can be
+continued after an interruption; readers never see it. Publishing is one rename, so that a server that has the old
+version open keeps it, and one that opens the path gets the old or the new version, never a part of one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.datastore.spool import PackedSpool
+from specplug.errors import DatastoreError
+from specplug.index.datastore import FILE, file_of
+from specplug.index.datastore_format import (
+    HEADER_BYTES,
+    SECTIONS,
+    Header,
+    bits_for,
+    encode,
+    layout,
+)
+from specplug.kernels import datastore_layout as places
+from specplug.kernels.contexts import collect_entries, count_entries, sort_entries
+from specplug.types import TokenArray
+
+WORKSHOP = ".building"
+JOURNAL = "journal.json"
+#: Bytes that sorting needs per entry, that of the counts left aside.
+SORT_BYTES = 33 + 8
+#: The most positions, and thus tokens, of one file: positions are packed with at most 48 bits.
+MOST_TOKENS = 1 << 48
+Progress = Callable[[str, int, int], None]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Shows no progress."""
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn a full disk or a missing permission into a sentence; what is published stays as it was."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DatastoreError(
+                f"no space left for {folder} ({error.strerror}); nothing was published. Make room and run the same "
+                f"command again, which goes on where this one stopped, or remove {folder / WORKSHOP}"
+            ) from error
+        raise DatastoreError(f"{folder} cannot be written: {error}") from error
+
+
+class Writer:
+    """Builds one datastore. Use as a context manager; :meth:`publish` ends the work.
+
+    Args:
+        folder: of the datastore; made if it is missing.
+        vocab_size: ids must lie below it.
+        vocabulary: SHA-256 of the tokenizer's vocabulary, or zeros.
+        identity: what must be equal for an interrupted build to be continued (inputs, options); JSON.
+        memory: bytes that sorting may use, at least; more if one token alone stands before so many positions.
+
+    Attributes:
+        cursor: what was last given to :meth:`checkpoint`, or an empty mapping: a build begins anew.
+        documents: appended so far.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        vocab_size: int,
+        vocabulary: bytes = bytes(32),
+        *,
+        identity: Mapping[str, Any] | None = None,
+        memory: int = 1 << 29,
+    ) -> None:
+        if not 1 <= vocab_size < 2**31 - 1:
+            raise DatastoreError(
+                f"vocab_size must be at least 1 and fit in int32, got {vocab_size}"
+            )
+        self.folder = Path(folder).expanduser()
+        self.vocab_size, self.vocabulary, self.memory = vocab_size, vocabulary, memory
+        self._identity = {"vocab_size": vocab_size, **(identity or {})}
+        self._bits = bits_for(vocab_size)
+        self.documents = 0
+        self.cursor: dict[str, Any] = {}
+        with explained(self.folder):
+            self._workshop = self.folder / WORKSHOP
+            self._workshop.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self._workshop / "lock", "w")  # noqa: SIM115 (held until close)
+            self._take_lock()
+            journal = self._journal()
+            self._file: IO[bytes] = open(self._workshop / FILE, "r+b" if journal else "w+b")  # noqa: SIM115
+            count, rest = journal.get("tokens", (0, ()))
+            self._spool = PackedSpool(self._file, HEADER_BYTES, self._bits, count, rest)
+        self.documents = journal.get("documents", 0)
+        self.cursor = journal.get("cursor", {})
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._file.close()
+        self._lock.close()
+
+    @property
+    def tokens(self) -> int:
+        """Numbers in the section of tokens so far, separators included."""
+        return self._spool.count
+
+    def add(self, document: TokenArray) -> None:
+        """Append one document: int32 ``[n]``, every id in ``0 .. vocab_size - 1``.
+
+        Raises:
+            DatastoreError: an id lies outside of the vocabulary, the corpus is too long, or the disk is full.
+        """
+        foreign = np.flatnonzero((document < 0) | (document >= self.vocab_size))
+        if len(foreign):
+            raise DatastoreError(
+                f"token {foreign[0]} of a document is {document[foreign[0]]}, outside of the vocabulary "
+                f"0 .. {self.vocab_size - 1}; is it from another tokenizer?"
+            )
+        if self.tokens + len(document) + 1 > MOST_TOKENS:
+            raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
+        with explained(self.folder):
+            self._spool.append(np.append(document.astype(np.int64), self.vocab_size))
+        self.documents += 1
+
+    def checkpoint(self, cursor: Mapping[str, Any]) -> None:
+        """Remember how far the input has been read: an interrupted build goes on from here."""
+        with explained(self.folder):
+            tokens = self._spool.state()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._write_journal({"tokens": tokens, "documents": self.documents, "cursor": cursor})
+        self.cursor = dict(cursor)
+
+    def publish(self, metadata: Mapping[str, Any], progress: Progress = silent) -> Header:
+        """Sort, write checksums, and put the file in its place.
+
+        Raises:
+            DatastoreError: there is nothing to look up, or the disk is full; what was published before stays.
+        """
+        with explained(self.folder):
+            tokens = self._spool.close()
+            self._file.flush()
+            entries = self._write_entries(tokens, progress)
+            header = self._sealed(tokens, entries, metadata, progress)
+            self._file.seek(0)
+            self._file.write(encode(header))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._workshop / FILE, self.folder / FILE)
+            _sync_folder(self.folder)
+            shutil.rmtree(self._workshop)
+        return header
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatastoreError(
+                f"{self.folder} is being built by another process; wait for it or choose another folder"
+            ) from None
+
+    def _journal(self) -> dict[str, Any]:
+        """What an interrupted build of the same inputs left; empty if there is nothing to go on with."""
+        try:
+            found: dict[str, Any] = json.loads((self._workshop / JOURNAL).read_text("utf-8"))
+            size = (self._workshop / FILE).stat().st_size
+        except (OSError, ValueError):
+            return {}
+        whole = HEADER_BYTES + found["tokens"][0] * self._bits // 8
+        fits = found["identity"] == self._identity and size >= min(whole, HEADER_BYTES)
+        return found if fits and (size >= whole or found["tokens"][0] == 0) else {}
+
+    def _write_journal(self, content: Mapping[str, Any]) -> None:
+        path = self._workshop / JOURNAL
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps({"identity": self._identity, **content}), "utf-8")
+        os.replace(fresh, path)
+
+    def _write_entries(self, tokens: int, progress: Progress) -> int:
+        """Sort all positions, one range of last tokens after the other, and write them and the buckets."""
+        shelf = self._tokens_mapped(tokens)
+        counts = np.zeros(self.vocab_size, np.int64)
+        count_entries(shelf, counts)
+        total = int(counts.sum())
+        if total == 0:
+            raise DatastoreError(
+                f"no document with two tokens or more in {self.documents}: there is nothing to look up; "
+                "check the inputs and filters"
+            )
+        section = layout(self.vocab_size, tokens, total)["entries"]
+        spool = PackedSpool(self._file, section.offset, section.bits)
+        for low, high in ranges(counts, max(1, self.memory // SORT_BYTES)):
+            progress("sorting", spool.count, total)
+            if counts[low:high].any():
+                spool.append(sorted_range(shelf, counts, low, high))
+                spool.flush()
+        spool.close()
+        progress("sorting", total, total)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        buckets = layout(self.vocab_size, tokens, total)["buckets"]
+        spool = PackedSpool(self._file, buckets.offset, buckets.bits)
+        spool.append(starts)
+        spool.close()
+        self._file.flush()
+        return total
+
+    def _tokens_mapped(self, tokens: int) -> places.Shelf:
+        """The section of tokens as kernels read it. The map goes with the last reference to the array."""
+        words = np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), "<u8")
+        meta = np.zeros(places.META_FIELDS, np.int64)
+        meta[places.TOKENS], meta[places.VOCAB] = tokens, self.vocab_size
+        meta[places.DEPTH] = places.MAX_DEPTH
+        meta[places.TOKEN_BITS], meta[places.TOKEN_WORD] = self._bits, HEADER_BYTES // 8
+        return places.Shelf(words, meta)
+
+    def _sealed(
+        self, tokens: int, entries: int, metadata: Mapping[str, Any], progress: Progress
+    ) -> Header:
+        """The header, with the checksum of every section."""
+        plan = layout(self.vocab_size, tokens, entries)
+        total = sum(section.size for section in plan.values())
+        digests, done = {}, 0
+        for name in SECTIONS:
+            digest, left = hashlib.sha256(), plan[name].size
+            self._file.seek(plan[name].offset)
+            while left:
+                block = self._file.read(min(left, 1 << 22))
+                digest.update(block)
+                left -= len(block)
+                done += len(block)
+                progress("checksums", done, total)
+            digests[name] = digest.digest()
+        return Header(
+            *(self.vocab_size, tokens, entries, self.documents, places.MAX_DEPTH),
+            layout(self.vocab_size, tokens, entries, digests),
+            self.vocabulary,
+            metadata,
+        )
+
+
+def ranges(counts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of last tokens with at most ``most`` entries each, or with one token that alone has more."""
+    ends = np.cumsum(counts)
+    low = 0
+    while low < len(counts):
+        before = int(ends[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield low, high
+        low = high
+
+
+def sorted_range(
+    shelf: places.Shelf, counts: NDArray[np.int64], low: int, high: int
+) -> NDArray[np.int64]:
+    """The entries whose last token lies in ``low .. high - 1``, sorted."""
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[low:high])])
+    size = int(bounds[-1])
+    same = np.ones(size, np.uint8)
+    same[bounds[:-1][counts[low:high] > 0]] = 0
+    work = places.Sorting(
+        *(np.zeros(size, np.int64), np.zeros(size, np.int64)),
+        *(np.zeros(size, np.uint64), np.zeros(size, np.uint64)),
+        *(same, np.zeros(1 << 11, np.int64)),
+    )
+    collect_entries(shelf, low, high, bounds[:-1].copy(), work.positions)
+    sort_entries(shelf, work)
+    return work.positions
+
+
+def remove(folder: str | Path) -> None:
+    """Remove what an interrupted build left beside a datastore."""
+    shutil.rmtree(file_of(folder).parent / WORKSHOP, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

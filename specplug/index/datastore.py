@@ -1,0 +1,157 @@
+"""An open datastore: its file mapped read-only, so that it opens in milliseconds and processes share its pages."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.errors import DatastoreError
+from specplug.index.datastore_format import HEADER_BYTES, SECTIONS, Header, decode
+from specplug.kernels import datastore_layout as layout
+from specplug.kernels.lookup import find_occurrences
+from specplug.kernels.packed import unpack
+from specplug.types import TokenArray
+
+#: The file within the folder that users name.
+FILE = "datastore.bin"
+
+#: Identity of a published file: device, inode, modification time, size.
+Identity = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """Where a context stands in the corpus, longest match first.
+
+    Attributes:
+        positions: int64 ``[n]``, of the next token of each.
+        lengths: int64 ``[n]``, tokens that agree before it.
+    """
+
+    positions: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+def file_of(path: str | Path) -> Path:
+    """The file of a datastore that is named by its folder or by the file itself."""
+    path = Path(path).expanduser()
+    return path / FILE if path.is_dir() else path
+
+
+def identity_of(path: Path) -> Identity:
+    """Changes when another version is published under the same path."""
+    return _identity(os.stat(path))
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class Datastore:
+    """Read-only view of a datastore. Opening costs the same whatever its size; :meth:`verify` reads all of it.
+
+    Attributes:
+        path: of the file.
+        header: counts, sections and how it was built.
+        shelf: what kernels read.
+        identity: of the file that is mapped; a new version under the same path has another one.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Map the file.
+
+        Raises:
+            DatastoreError: there is none, or it cannot be one; the message says what to do.
+        """
+        self.path = file_of(path)
+        try:
+            self._file = open(self.path, "rb")  # noqa: SIM115 (as long as the map lives)
+            found = os.fstat(self._file.fileno())
+            self.header: Header = decode(
+                self._file.read(HEADER_BYTES), found.st_size, str(self.path)
+            )
+            mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise DatastoreError(
+                f"no datastore at {path}; `specplug datastore build {path} INPUT --tokenizer MODEL` makes one"
+            ) from None
+        except OSError as error:
+            raise DatastoreError(f"{self.path} cannot be opened: {error}") from error
+        self.identity: Identity = _identity(found)
+        self.shelf = layout.Shelf(np.frombuffer(mapped, "<u8"), _meta(self.header))
+
+    @property
+    def documents(self) -> int:
+        """How many."""
+        return self.header.documents
+
+    def tokens(self, start: int = 0, end: int | None = None) -> NDArray[np.int64]:
+        """Tokens ``start .. end - 1`` of the corpus: int64, separators are -1. O(n)."""
+        total = self.header.tokens
+        end = total if end is None else min(end, total)
+        out = np.zeros(max(0, end - start), np.int64)
+        meta = self.shelf.meta.tolist()
+        unpack(self.shelf.words, meta[layout.TOKEN_WORD], meta[layout.TOKEN_BITS], start, out)
+        out[out == self.header.vocab_size] = -1
+        return out
+
+    def search(self, context: TokenArray, most: int = layout.MAX_FOUND) -> Occurrences:
+        """The occurrences that share the longest context with the end of ``context`` (int32 ``[n]``)."""
+        most = max(0, min(most, layout.MAX_FOUND))
+        row = np.ascontiguousarray(context[-layout.MAX_DEPTH :], np.int32).reshape(1, -1)
+        found = np.zeros((layout.MAX_FOUND, 2), np.int64)
+        count = find_occurrences(self.shelf, row, 0, row.shape[1], most, found)
+        return Occurrences(found[:count, 0].copy(), found[:count, 1].copy())
+
+    def intact(self) -> bool:
+        """Whether the mapped file still has its length: reading beyond the end of a cut file would end the process.
+
+        A file that was removed or replaced stays readable as it was. Costs one system call.
+        """
+        return os.fstat(self._file.fileno()).st_size >= self.identity[3]
+
+    def verify(self, progress: Callable[[int], None] = lambda size: None) -> None:
+        """Read everything and compare checksums.
+
+        Args:
+            progress: told the bytes read since it was last called.
+
+        Raises:
+            DatastoreError: a section does not have the checksum that the header says.
+        """
+        with open(self.path, "rb") as file:
+            for name in SECTIONS:
+                section = self.header.sections[name]
+                digest, left = hashlib.sha256(), section.size
+                file.seek(section.offset)
+                while left:
+                    block = file.read(min(left, 1 << 22))
+                    if not block:
+                        break
+                    digest.update(block)
+                    left -= len(block)
+                    progress(len(block))
+                if digest.digest() != section.digest:
+                    raise DatastoreError(
+                        f"{self.path}: the section {name!r} is damaged (checksum); copy it from its source, or build "
+                        "it again"
+                    )
+
+
+def _meta(header: Header) -> NDArray[np.int64]:
+    tokens, entries, buckets = (header.sections[name] for name in SECTIONS)
+    return np.array(
+        [
+            *(header.tokens, header.entries, header.vocab_size, header.depth),
+            *(tokens.bits, tokens.offset // 8, entries.bits, entries.offset // 8),
+            *(buckets.bits, buckets.offset // 8),
+        ],
+        np.int64,
+    )

@@ -1,0 +1,190 @@
+"""The file of a datastore, byte by byte; ``docs/datastore-format.md`` says the same in prose.
+
+All numbers are little-endian. The header takes the first 4096 bytes; sections begin at multiples of 4096::
+
+    offset  bytes  what
+         0      8  magic, b"SPDSTORE"
+         8      4  format version, unsigned (1)
+        12      4  reserved, 0
+        16      8  vocab_size: ids are 0 .. vocab_size - 1, the id vocab_size is the separator
+        24      8  tokens, separators included
+        32      8  entries
+        40      8  documents
+        48      8  depth: tokens of context by which entries are sorted
+        56     96  sections tokens, entries, buckets: bits per number, offset, bytes, reserved (8 bytes each)
+       152     96  SHA-256 of each of the three sections
+       248     32  SHA-256 of the vocabulary, see specplug.replay.tokenizers
+       280      8  bytes of metadata, a JSON object in UTF-8 at offset 512 (at most 3520 bytes)
+       288     32  SHA-256 of the header with these 32 bytes set to 0
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specplug.errors import DatastoreError
+
+MAGIC = b"SPDSTORE"
+VERSION = 1
+HEADER_BYTES = 4096
+ALIGNMENT = 4096
+SECTIONS = ("tokens", "entries", "buckets")
+_FIXED = struct.Struct("<8sII5Q")
+_SECTION = struct.Struct("<4Q")
+_SECTIONS_AT, _DIGESTS_AT, _VOCABULARY_AT, _SIZE_AT, _CHECK_AT = 56, 152, 248, 280, 288
+_METADATA_AT = 512
+
+
+@dataclass(frozen=True)
+class Section:
+    """Where packed numbers lie: bits per number, offset and bytes in the file (padded to whole words), SHA-256."""
+
+    bits: int
+    offset: int
+    size: int
+    digest: bytes = bytes(32)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first 4096 bytes say.
+
+    Attributes:
+        vocab_size: ids lie below it; it is itself the separator.
+        tokens: numbers in the section of that name, separators included.
+        entries: sorted positions.
+        documents: how many the corpus had after filters.
+        depth: tokens of context that the order of entries goes by.
+        sections: by the names of :data:`SECTIONS`.
+        vocabulary: SHA-256 of the tokenizer's vocabulary; zeros if the ids came without a tokenizer.
+        metadata: how it was built; JSON.
+    """
+
+    vocab_size: int
+    tokens: int
+    entries: int
+    documents: int
+    depth: int
+    sections: Mapping[str, Section]
+    vocabulary: bytes = bytes(32)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes that the file must have."""
+        return max((s.offset + s.size for s in self.sections.values()), default=HEADER_BYTES)
+
+
+def bits_for(largest: int) -> int:
+    """Bits per number of a section whose numbers go up to ``largest``.
+
+    >>> bits_for(65535), bits_for(65536), bits_for(0)
+    (16, 17, 1)
+    """
+    return max(1, largest.bit_length())
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """Bytes of a section of ``count`` numbers, whole words and one to spare (a reader may look one word ahead)."""
+    return (-(-count * bits // 64) + 1) * 8
+
+
+def layout(
+    vocab_size: int, tokens: int, entries: int, digests: Mapping[str, bytes] | None = None
+) -> dict[str, Section]:
+    """The three sections of a store of this size, one after the other."""
+    digests = digests or {}
+    plan = {
+        "tokens": (tokens, bits_for(vocab_size)),
+        "entries": (entries, bits_for(max(tokens - 1, 0))),
+        "buckets": (vocab_size + 1, bits_for(entries)),
+    }
+    sections, offset = {}, HEADER_BYTES
+    for name, (count, bits) in plan.items():
+        size = packed_bytes(count, bits)
+        sections[name] = Section(bits, offset, size, digests.get(name, bytes(32)))
+        offset = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
+    return sections
+
+
+def encode(header: Header) -> bytes:
+    """The 4096 bytes of a header.
+
+    Raises:
+        DatastoreError: the metadata is too long.
+    """
+    page = bytearray(HEADER_BYTES)
+    _FIXED.pack_into(
+        *(page, 0, MAGIC, VERSION, 0, header.vocab_size, header.tokens),
+        *(header.entries, header.documents, header.depth),
+    )
+    for i, name in enumerate(SECTIONS):
+        section = header.sections[name]
+        _SECTION.pack_into(
+            page, _SECTIONS_AT + 32 * i, section.bits, section.offset, section.size, 0
+        )
+        page[_DIGESTS_AT + 32 * i : _DIGESTS_AT + 32 * (i + 1)] = section.digest
+    page[_VOCABULARY_AT : _VOCABULARY_AT + 32] = header.vocabulary
+    text = json.dumps(dict(header.metadata), sort_keys=True).encode()
+    if len(text) > HEADER_BYTES - _METADATA_AT - 64:
+        raise DatastoreError(f"{len(text)} bytes of metadata do not fit in the header (3520)")
+    struct.pack_into("<Q", page, _SIZE_AT, len(text))
+    page[_METADATA_AT : _METADATA_AT + len(text)] = text
+    page[_CHECK_AT : _CHECK_AT + 32] = hashlib.sha256(page).digest()
+    return bytes(page)
+
+
+def decode(page: bytes, file_size: int, where: str) -> Header:
+    """Read a header and check that it describes a file of ``file_size`` bytes. O(1).
+
+    Raises:
+        DatastoreError: no datastore, one of a later version, a damaged header, or a file of another size.
+    """
+    if page[:8] != MAGIC:
+        raise DatastoreError(
+            f"{where} is no datastore: it begins with {bytes(page[:8])!r}, expected {MAGIC!r}; "
+            "build one with `specplug datastore build`"
+        )
+    version = int.from_bytes(page[8:12], "little")
+    if version != VERSION:
+        raise DatastoreError(
+            f"{where} has format version {version}, this specplug reads version {VERSION}; "
+            "upgrade specplug, or build the datastore again with this one"
+        )
+    if len(page) < HEADER_BYTES:
+        raise DatastoreError(
+            f"{where} ends after {len(page)} bytes, within its header; copy or build it again"
+        )
+    blank = bytearray(page)
+    blank[_CHECK_AT : _CHECK_AT + 32] = bytes(32)
+    if hashlib.sha256(blank).digest() != page[_CHECK_AT : _CHECK_AT + 32]:
+        raise DatastoreError(f"{where}: the header is damaged (checksum); copy or build it again")
+    header = _parse(page)
+    if file_size != header.file_size:
+        raise DatastoreError(
+            f"{where} has {file_size} bytes, its header says {header.file_size}; "
+            "it was cut or is still being copied; copy or build it again"
+        )
+    return header
+
+
+def _parse(page: bytes) -> Header:
+    _, _, _, vocab_size, tokens, entries, documents, depth = _FIXED.unpack_from(page)
+    sections = {}
+    for i, name in enumerate(SECTIONS):
+        bits, offset, size, _ = _SECTION.unpack_from(page, _SECTIONS_AT + 32 * i)
+        digest = page[_DIGESTS_AT + 32 * i : _DIGESTS_AT + 32 * (i + 1)]
+        sections[name] = Section(bits, offset, size, digest)
+    (length,) = struct.unpack_from("<Q", page, _SIZE_AT)
+    metadata = json.loads(page[_METADATA_AT : _METADATA_AT + length] or b"{}")
+    vocabulary = page[_VOCABULARY_AT : _VOCABULARY_AT + 32]
+    header = Header(vocab_size, tokens, entries, documents, depth, sections, vocabulary, metadata)
+    digests = {name: section.digest for name, section in sections.items()}
+    if not sections == layout(vocab_size, tokens, entries, digests):
+        raise DatastoreError(f"the sections {sections} are not those of format version {VERSION}")
+    return header

@@ -1,0 +1,191 @@
+"""The occurrences in a datastore that share the longest context with a request: one binary search.
+
+Where the context would stand among the sorted entries, its best matches lie: the longest next to that place, shorter
+ones around them. So backing off to shorter matches needs no further search, only a walk outwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specplug.kernels._jit import lean_kernel
+from specplug.kernels.contexts import token_of
+from specplug.kernels.datastore_layout import (
+    BUCKET_BITS,
+    BUCKET_WORD,
+    DEPTH,
+    ENTRIES,
+    ENTRY_BITS,
+    ENTRY_WORD,
+    LENGTH,
+    POSITION,
+    TOKENS,
+    VOCAB,
+    Index,
+    IntArray,
+    LongArray,
+    Shelf,
+)
+from specplug.kernels.packed import read_packed
+
+
+@lean_kernel
+def entry_of(shelf: Shelf, index: Index) -> Any:
+    """Position of an entry; never beyond the corpus, even if the section is damaged."""
+    meta = shelf.meta
+    return min(
+        read_packed(shelf.words, meta[ENTRY_WORD], meta[ENTRY_BITS], index), meta[TOKENS] - 1
+    )
+
+
+@lean_kernel
+def bucket_start(shelf: Shelf, token: Index) -> Any:
+    """First entry whose last token is at least ``token`` (0..VOCAB); never beyond the last, even if damaged."""
+    meta = shelf.meta
+    return min(read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], token), meta[ENTRIES])
+
+
+@lean_kernel
+def _match_from(
+    shelf: Shelf, position: Index, contexts: IntArray, row: Index, size: Index, known: Index
+) -> Any:
+    """Tokens that agree before ``position`` and at the end of a context, ``known`` of which are known to."""
+    length = known
+    last = contexts.shape[1] - 1
+    while length < size and token_of(shelf, position - 1 - length) == contexts[row, last - length]:
+        length += 1
+    return length
+
+
+@lean_kernel
+def usable(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
+    """How many of the last ``size`` tokens of a context count: up to ``DEPTH``, back to a separator."""
+    last = contexts.shape[1] - 1
+    reach = min(size, shelf.meta[DEPTH])
+    length = 0
+    while length < reach and 0 <= contexts[row, last - length] < shelf.meta[VOCAB]:
+        length += 1
+    return length
+
+
+@lean_kernel
+def _place_of(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
+    """First entry whose context does not come before that of the request; and the bounds of its last token."""
+    last = contexts.shape[1] - 1
+    token = contexts[row, last]
+    first, end = bucket_start(shelf, token), bucket_start(shelf, token + 1)
+    low, high = first, end
+    # What agrees at both bounds agrees between them (Manber and Myers 1993).
+    at_low, at_high = 1, 1
+    while low < high:
+        middle = (low + high) >> 1
+        position = entry_of(shelf, middle)
+        length = _match_from(shelf, position, contexts, row, size, min(at_low, at_high))
+        before = False
+        if length < size:
+            before = token_of(shelf, position - 1 - length) < contexts[row, last - length]
+        if before:
+            low = middle + 1
+            at_low = length
+        else:
+            high = middle
+            at_high = length
+    return low, first, end
+
+
+@lean_kernel
+def _run_bound(
+    shelf: Shelf, contexts: IntArray, row: Index, bounds: Any, size: Index, least: Index
+) -> Any:
+    """How far from ``bounds[0]`` towards ``bounds[1]`` (not reached) entries match ``least`` tokens; by galloping."""
+    start, limit = bounds
+    step = 1 if limit >= start else -1
+    reach = (limit - start) * step
+    low, high = 0, 1
+    while high <= reach:
+        entry = entry_of(shelf, start + step * (high - 1))
+        if _match_from(shelf, entry, contexts, row, size, 0) < least:
+            break
+        low, high = high, 2 * high
+    high = min(high, reach + 1)
+    # The first ``low`` entries match; number ``high`` does not, or is none.
+    while high - low > 1:
+        middle = (low + high) >> 1
+        entry = entry_of(shelf, start + step * (middle - 1))
+        if _match_from(shelf, entry, contexts, row, size, 0) >= least:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@lean_kernel
+def _length_at(
+    shelf: Shelf, contexts: IntArray, row: Index, size: Index, index: Index, inside: bool
+) -> Any:
+    return _match_from(shelf, entry_of(shelf, index), contexts, row, size, 1) if inside else 0
+
+
+@lean_kernel
+def find_occurrences(
+    shelf: Shelf, contexts: IntArray, row: Index, size: Index, most: Index, found: LongArray
+) -> Any:
+    """Up to ``most`` occurrences with the longest matches of the end of a context, longest first.
+
+    Args:
+        contexts: int32 ``[B, W]``, right-aligned; the last ``size`` tokens of row ``row`` are looked for.
+        found: int64 ``[>= most, 2]``, filled with positions and match lengths.
+
+    Returns:
+        How many. Where more than ``most`` share the longest match they are a sample, evenly spaced in the order of
+        the entries; ties between the two sides of the place go to the left. O(log(entries) + most * DEPTH).
+    """
+    size = usable(shelf, contexts, row, size)
+    if size == 0:
+        return 0
+    place, first, end = _place_of(shelf, contexts, row, size)
+    left, right = place - 1, place
+    at_left = _length_at(shelf, contexts, row, size, left, left >= first)
+    at_right = _length_at(shelf, contexts, row, size, right, right < end)
+    longest = max(at_left, at_right)
+    if longest == 0:
+        return 0
+    count = _sample(
+        shelf, contexts, row, (left, first - 1, right, end), size, (longest, most), found
+    )
+    while count < most and (at_left > 0 or at_right > 0):
+        if at_left >= at_right:
+            found[count, POSITION], found[count, LENGTH] = entry_of(shelf, left), at_left
+            left -= 1
+            at_left = _length_at(shelf, contexts, row, size, left, left >= first)
+        else:
+            found[count, POSITION], found[count, LENGTH] = entry_of(shelf, right), at_right
+            right += 1
+            at_right = _length_at(shelf, contexts, row, size, right, right < end)
+        count += 1
+    return count
+
+
+@lean_kernel
+def _sample(
+    shelf: Shelf,
+    contexts: IntArray,
+    row: Index,
+    sides: Any,
+    size: Index,
+    wanted: Any,
+    found: LongArray,
+) -> Any:
+    """An even sample of the entries with the longest match if there are more than wanted, else nothing."""
+    left, before, right, end = sides
+    longest, most = wanted
+    lefts = _run_bound(shelf, contexts, row, (left, before), size, longest)
+    rights = _run_bound(shelf, contexts, row, (right, end), size, longest)
+    total = lefts + rights
+    if total <= most:
+        return 0
+    start = left - lefts + 1
+    for i in range(most):
+        found[i, POSITION] = entry_of(shelf, start + i * total // most)
+        found[i, LENGTH] = longest
+    return most

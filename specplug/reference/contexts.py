@@ -1,0 +1,32 @@
+"""Slow twin of :mod:`specplug.kernels.contexts`: Python's sort over lists of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specplug.reference.corpus import context_of, entries, token_at
+
+
+def token_of(shelf: Any, position: int) -> int:
+    """Token at ``position``; -1 for a separator and before the beginning."""
+    return token_at(shelf, position)
+
+
+def count_entries(shelf: Any, counts: Any) -> None:
+    """Add to ``counts[t]`` the number of entries whose last token is ``t``."""
+    for position in entries(shelf):
+        counts[token_of(shelf, position - 1)] += 1
+
+
+def collect_entries(shelf: Any, low: int, high: int, places: Any, out: Any) -> None:
+    """Positions whose last token lies in ``low .. high - 1``, from ``out[places[t - low]]`` on for each ``t``."""
+    for position in entries(shelf):
+        before = token_of(shelf, position - 1)
+        if low <= before < high:
+            out[places[before - low]] = position
+            places[before - low] += 1
+
+
+def sort_entries(shelf: Any, work: Any) -> None:
+    """Sort ``work.positions`` by context, then position."""
+    work.positions[:] = sorted(work.positions, key=lambda p: (context_of(shelf, int(p)), int(p)))

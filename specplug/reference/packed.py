@@ -1,0 +1,29 @@
+"""Slow twin of :mod:`specplug.kernels.packed`: the words as one long binary number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _number(words: Any) -> int:
+    return sum(int(word) << (64 * i) for i, word in enumerate(words))
+
+
+def read_packed(words: Any, first: int, bits: int, index: int) -> int:
+    """Number ``index`` of the section that begins at word ``first``."""
+    return (_number(words) >> (64 * first + index * bits)) & ((1 << bits) - 1)
+
+
+def unpack(words: Any, first: int, bits: int, start: int, out: Any) -> None:
+    """Numbers ``start .. start + len(out) - 1`` of a section into ``out``."""
+    for i in range(len(out)):
+        out[i] = read_packed(words, first, bits, start + i)
+
+
+def pack(values: Any, bits: int, offset: int, words: Any) -> None:
+    """Write ``values`` from bit ``offset`` of ``words`` on."""
+    number = _number(words)
+    for i, value in enumerate(values):
+        number += int(value) << (offset + i * bits)
+    for i in range(len(words)):
+        words[i] = (number >> (64 * i)) & (2**64 - 1)

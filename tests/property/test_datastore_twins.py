@@ -1,0 +1,233 @@
+"""The kernels of datastores and their slow twins: same bits, same order, same drafts."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from specplug.datastore.writer import ranges, sorted_range
+from specplug.index.contest import new_contest
+from specplug.index.datastore_format import layout as plan
+from specplug.index.rest import new_model, new_readers, new_scratch
+from specplug.kernels import contest as contest_kernels
+from specplug.kernels import contexts as context_kernels
+from specplug.kernels import datastore_layout as layout
+from specplug.kernels import lookup as lookup_kernels
+from specplug.kernels import merging as merging_kernels
+from specplug.kernels import packed as packed_kernels
+from specplug.kernels import rest as rest_kernels
+from specplug.reference import contest as contest_reference
+from specplug.reference import contexts as context_reference
+from specplug.reference import lookup as lookup_reference
+from specplug.reference import merging as merging_reference
+from specplug.reference import packed as packed_reference
+from specplug.reference import rest as rest_reference
+from specplug.types import Context
+
+VOCAB = 3
+#: Few tokens, so that everything repeats; documents may be empty, or have one token.
+CORPORA = st.lists(st.lists(st.integers(0, VOCAB - 1), max_size=40), min_size=1, max_size=6).filter(
+    lambda documents: any(len(document) > 1 for document in documents)
+)
+
+
+def build(corpus: list[list[int]], memory: int = 1 << 20) -> layout.Shelf:
+    """A datastore in memory."""
+    tokens = np.array([t for document in corpus for t in [*document, VOCAB]], np.int64)
+    counts = np.zeros(VOCAB, np.int64)
+    blank = plan(VOCAB, len(tokens), 0)
+    shelf = place(blank, len(tokens), 0, [tokens, tokens[:0], counts])
+    context_kernels.count_entries(shelf, counts)
+    entries = np.concatenate(
+        [sorted_range(shelf, counts, low, high) for low, high in ranges(counts, memory)]
+    )
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    sections = plan(VOCAB, len(tokens), len(entries))
+    return place(sections, len(tokens), len(entries), [tokens, entries, starts])
+
+
+def place(sections: Any, tokens: int, entries: int, values: list[Any]) -> layout.Shelf:
+    """The sections, packed one after the other."""
+    meta = [tokens, entries, VOCAB, layout.MAX_DEPTH]
+    words = []
+    for section, numbers in zip(sections.values(), values, strict=True):
+        meta += [section.bits, sum(map(len, words))]
+        words.append(np.zeros(section.size // 8 + 8, np.uint64))
+        packed_kernels.pack(np.asarray(numbers, np.int64), section.bits, 0, words[-1])
+    everything = np.concatenate(words)
+    everything.flags.writeable = False
+    return layout.Shelf(everything, np.array(meta, np.int64))
+
+
+@given(bits=st.integers(1, 62), data=st.data())
+def test_packing(bits: int, data: st.DataObject) -> None:
+    values = np.array(data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=20)), np.int64)
+    offset = data.draw(st.integers(0, 130))
+    words = [np.zeros((offset + bits * len(values)) // 64 + 2, np.uint64) for _ in range(2)]
+    packed_kernels.pack(values, bits, offset, words[0])
+    packed_reference.pack(values, bits, offset, words[1])
+    assert words[0].tolist() == words[1].tolist()
+    start = -(-offset // bits)
+    out = [np.zeros(max(0, len(values) - 1), np.int64) for _ in range(2)]
+    packed = words[0].copy()
+    packed.flags.writeable = False
+    packed_kernels.unpack(packed, 0, bits, start, out[0])
+    packed_reference.unpack(packed, 0, bits, start, out[1])
+    assert out[0].tolist() == out[1].tolist()
+    if offset % bits == 0:
+        assert out[0].tolist() == values[:-1].tolist()
+
+
+@given(corpus=CORPORA, memory=st.sampled_from([1, 5, 1 << 20]))
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39], memory=1)
+def test_sorting(corpus: list[list[int]], memory: int) -> None:
+    shelf = build(corpus, memory)
+    count = int(shelf.meta[layout.ENTRIES])
+    ref = corpus.entries(shelf)
+    ref.sort(key=lambda p: (corpus.context_of(shelf, p), p))
+    got = [lookup_kernels.entry_of(shelf, i) for i in range(count)]
+    assert got == ref
+    starts = [lookup_kernels.bucket_start(shelf, t) for t in range(VOCAB + 1)]
+    lasts = [context_kernels.token_of(shelf, p - 1) for p in ref]
+    assert starts == [sum(last < t for last in lasts) for t in range(VOCAB + 1)]
+    counts = [np.zeros(VOCAB, np.int64) for _ in range(2)]
+    context_kernels.count_entries(shelf, counts[0])
+    context_reference.count_entries(shelf, counts[1])
+    assert counts[0].tolist() == counts[1].tolist()
+
+
+@given(corpus=CORPORA, size=st.integers(0, 40), most=st.integers(1, 12), data=st.data())
+@example(corpus=[[0] * 40], size=40, most=3, data=None)
+def test_look_up(corpus: list[list[int]], size: int, most: int, data: st.DataObject | None) -> None:
+    shelf = build(corpus)
+    tokens = [0] * 40
+    if data is not None:
+        # Mostly text of the corpus, so that matches are long; sometimes a separator or a foreign id.
+        text = [token for document in corpus for token in document]
+        start = data.draw(st.integers(0, len(text) - 1))
+        tokens = text[start : start + 40]
+        tokens += data.draw(st.lists(st.integers(-1, VOCAB), max_size=3))
+    row = np.array([([0] * 40 + tokens)[-40:]], np.int32)
+    found = [np.zeros((layout.MAX_FOUND, 2), np.int64) for _ in range(2)]
+    size = min(size, len(tokens))
+    ref = lookup_reference.find_occurrences(shelf, row, 0, size, most, found[1])
+    got = lookup_kernels.find_occurrences(shelf, row, 0, size, most, found[0])
+    assert (got, found[0].tolist()) == (ref, found[1].tolist())
+
+
+class Life(NamedTuple):
+    """One drafter: kernels or reference, with its own state."""
+
+    module: ModuleType
+    readers: layout.Readers
+    model: layout.Model
+    scratch: layout.Scratch
+
+
+def new_life(module: ModuleType, width: int, branches: int) -> Life:
+    context = Context(VOCAB, 100, width, 2)
+    return Life(module, new_readers(context, branches), new_model(), new_scratch(width, branches))
+
+
+def draft(life: Life, shelf: layout.Shelf, how: Any, ceilings: list[int], width: int) -> Any:
+    rows = len(ceilings)
+    out = (
+        *(np.zeros((rows, width), np.int32), np.zeros((rows, width))),
+        *(np.zeros(rows, np.int32), np.zeros((rows, width), np.int32)),
+    )
+    life.module.draft_readers(
+        *(shelf, life.readers, life.model, life.scratch),
+        *(np.arange(rows, dtype=np.int32), np.array(ceilings, np.int32), out, how),
+    )
+    return [part.tolist() for part in out]
+
+
+@given(
+    corpus=CORPORA,
+    branches=st.integers(1, 3),
+    found=st.integers(1, 12),
+    steps=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, VOCAB - 1), max_size=4),
+            st.lists(st.integers(-1, VOCAB - 1), max_size=4),
+            st.integers(0, 6),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_drafts(
+    corpus: list[list[int]],
+    branches: int,
+    found: int,
+    steps: list[tuple[list[int], list[int], int]],
+) -> None:
+    shelf = build(corpus)
+    width = 5
+    got, ref = (new_life(module, width, branches) for module in (rest_kernels, rest_reference))
+    for life in (got, ref):
+        life.module.begin_reader(life.readers, 0, np.array(corpus[0], np.int32))
+        life.module.begin_reader(life.readers, 1, np.zeros(0, np.int32))
+    for first, second, ceiling in steps:
+        offsets = np.array([0, len(first), len(first) + len(second)], np.int64)
+        tokens = np.array(first + second, np.int32)
+        slots = np.arange(2, dtype=np.int32)
+        for life in (got, ref):
+            life.module.observe_readers(life.readers, life.model, slots, offsets, tokens, 0.1)
+        how = (found, branches, 0.1)
+        drafts = [draft(life, shelf, how, [ceiling, 5], width) for life in (got, ref)]
+        assert drafts[0] == drafts[1]
+        for part in ("contexts", "sizes"):
+            assert getattr(got.readers, part).tolist() == getattr(ref.readers, part).tolist()
+        for part in ("cells", "coarse", "numbers"):
+            assert getattr(got.model, part).tolist() == getattr(ref.model, part).tolist()
+
+
+@given(value=st.integers(1, 60), share=st.floats(1e-9, 1.0))
+@example(value=24, share=0.25)
+@example(value=32, share=0.95)
+def test_classes(value: int, share: float) -> None:
+    for name, argument in (("length_class", value), ("count_class", value), ("share_class", share)):
+        ref = getattr(merging_reference, name)(argument)
+        assert getattr(merging_kernels, name)(argument) == ref, (name, argument)
+
+
+@given(
+    rounds=st.lists(
+        st.tuples(
+            st.lists(st.lists(st.integers(0, 1), max_size=3) | st.none(), min_size=3, max_size=3),
+            st.floats(0.0, 1.0),
+            st.lists(st.integers(0, 1), max_size=4),
+        ),
+        max_size=12,
+    )
+)
+def test_contest(rounds: list[tuple[list[list[int] | None], float, list[int]]]) -> None:
+    context = Context(VOCAB, 100, 3, 1)
+    states = [new_contest(context, 3) for _ in range(2)]
+    modules = (contest_kernels, contest_reference)
+    slots = np.zeros(1, np.int32)
+    for drafts, estimate, truth in rounds:
+        offers = contest_kernels.Offers(
+            np.zeros((3, 1, 3), np.int32), np.zeros((3, 1, 3)), np.full((3, 1), -1, np.int32)
+        )
+        for source, tokens in enumerate(drafts):
+            if tokens is not None or source == 0:
+                tokens = tokens or []
+                offers.lengths[source, 0] = len(tokens)
+                offers.tokens[source, 0, : len(tokens)] = tokens
+                offers.survival[source, 0] = estimate ** np.arange(1, 4) * (1 - 0.1 * source)
+        outs = []
+        for module, state in zip(modules, states, strict=True):
+            out = (np.zeros((1, 3), np.int32), np.zeros((1, 3)), np.zeros(1, np.int32))
+            module.choose(state, slots, offers, 0.1, out)
+            offsets = np.array([0, len(truth)], np.int64)
+            module.judge_drafts(state, slots, offsets, np.array(truth, np.int32), 0.1)
+            outs.append([part.tolist() for part in out])
+        assert outs[0] == outs[1]
+        for name in ("drafts", "slots", "table", "record", "goodput"):
+            assert getattr(states[0], name).tolist() == getattr(states[1], name).tolist(), name

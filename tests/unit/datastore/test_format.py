@@ -1,0 +1,144 @@
+"""Opening: what is no datastore, or a damaged one, is refused with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specplug.errors import DatastoreError
+from specplug.index.datastore import FILE, Datastore
+from specplug.index.datastore_format import HEADER_BYTES, MAGIC, SECTIONS, bits_for, layout
+
+from .conftest import Publish
+
+WORDS = list(range(100, 140))
+
+
+@pytest.fixture
+def file(tmp_path: Path, published: Publish) -> Path:
+    return published(tmp_path, [WORDS * 3]).path
+
+
+def change(file: Path, offset: int, content: bytes, reseal: bool = False) -> None:
+    data = bytearray(file.read_bytes())
+    data[offset : offset + len(content)] = content
+    if reseal:
+        data[288:320] = bytes(32)
+        data[288:320] = hashlib.sha256(data[:HEADER_BYTES]).digest()
+    file.write_bytes(bytes(data))
+
+
+def test_the_header_lies_where_the_document_says(file: Path) -> None:
+    page = file.read_bytes()[:HEADER_BYTES]
+    assert page[:8] == MAGIC
+    assert struct.unpack_from("<II", page, 8) == (1, 0)
+    vocab, tokens, entries, documents, depth = struct.unpack_from("<5Q", page, 16)
+    assert (vocab, tokens, entries, documents, depth) == (1000, 121, 119, 1, 32)
+    sections = [struct.unpack_from("<4Q", page, 56 + 32 * i) for i in range(3)]
+    assert [section[:2] for section in sections] == [(10, 4096), (7, 8192), (7, 12288)]
+    data = file.read_bytes()
+    for i, (_, offset, size, _) in enumerate(sections):
+        digest = hashlib.sha256(data[offset : offset + size]).digest()
+        assert page[152 + 32 * i : 184 + 32 * i] == digest
+    (length,) = struct.unpack_from("<Q", page, 280)
+    assert page[512 : 512 + length] == b'{"made": "by a test"}'
+
+
+def test_tokens_can_be_read_by_the_document_alone(file: Path) -> None:
+    number = int.from_bytes(file.read_bytes()[4096:8192], "little")
+    assert [number >> (10 * i) & 1023 for i in range(121)] == [*WORDS * 3, 1000]
+
+
+@pytest.mark.parametrize(
+    ("offset", "content", "message"),
+    [
+        (0, b"PK\x03\x04zip!", r"is no datastore: it begins with b'PK.*specplug datastore build"),
+        (8, b"\x02", "format version 2, this specplug reads version 1; upgrade specplug"),
+        (24, b"\xff", r"the header is damaged \(checksum\)"),
+        (600, b"\xff", r"the header is damaged \(checksum\)"),
+    ],
+)
+def test_a_bad_header_is_refused(file: Path, offset: int, content: bytes, message: str) -> None:
+    change(file, offset, content)
+    with pytest.raises(DatastoreError, match=message):
+        Datastore(file)
+
+
+def test_sections_that_contradict_the_counts_are_refused(file: Path) -> None:
+    change(file, 24, struct.pack("<Q", 10**6), reseal=True)
+    with pytest.raises(DatastoreError, match="are not those of format version 1"):
+        Datastore(file)
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, HEADER_BYTES, HEADER_BYTES + 100])
+def test_a_truncated_file_is_refused(file: Path, size: int) -> None:
+    os.truncate(file, size)
+    with pytest.raises(DatastoreError, match=r"no datastore|within its header|it was cut"):
+        Datastore(file)
+
+
+def test_a_file_with_something_behind_it_is_refused(file: Path) -> None:
+    with file.open("ab") as more:
+        more.write(b"x")
+    with pytest.raises(DatastoreError, match=r"its header says \d+; it was cut or is still"):
+        Datastore(file)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_verify_names_the_damaged_section(file: Path, name: str) -> None:
+    offset = Datastore(file).header.sections[name].offset
+    change(file, offset + 8, b"\xa5\x5a")
+    store = Datastore(file)
+    with pytest.raises(DatastoreError, match=f"the section '{name}' is damaged"):
+        store.verify()
+
+
+def test_look_ups_in_a_damaged_file_find_nonsense_and_nothing_worse(
+    tmp_path: Path, published: Publish
+) -> None:
+    file = published(tmp_path, [WORDS * 20], 200).path
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        sections = Datastore(file).header.sections
+        for section in sections.values():
+            change(file, section.offset, rng.bytes(section.size))
+        store = Datastore(file)
+        for start in range(0, 200, 7):
+            found = store.search(np.arange(start, start + 9, dtype=np.int32) % 200)
+            assert (found.positions < store.header.tokens).all(), seed
+
+
+def test_no_datastore_at_all(tmp_path: Path) -> None:
+    with pytest.raises(DatastoreError, match=r"no datastore at .*specplug datastore build"):
+        Datastore(tmp_path)
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(DatastoreError, match="cannot be opened"):
+        Datastore(tmp_path)
+
+
+def test_opening_does_not_read_the_sections(file: Path) -> None:
+    """A sparse file of 40 GB opens at once."""
+    sections = layout(1000, 1 << 34, 1 << 33)
+    data = bytearray(file.read_bytes()[:HEADER_BYTES])
+    struct.pack_into("<2Q", data, 24, 1 << 34, 1 << 33)
+    for i, name in enumerate(SECTIONS):
+        section = sections[name]
+        struct.pack_into("<4Q", data, 56 + 32 * i, section.bits, section.offset, section.size, 0)
+    data[288:320] = bytes(32)
+    data[288:320] = hashlib.sha256(data).digest()
+    file.write_bytes(bytes(data))
+    os.truncate(file, max(s.offset + s.size for s in sections.values()))
+    begin = time.perf_counter()
+    store = Datastore(file)
+    assert time.perf_counter() - begin < 1.0, "milliseconds were promised"
+    assert store.header.tokens == 1 << 34
+
+
+def test_widths() -> None:
+    assert [bits_for(n) for n in (0, 1, 2, 65_535, 65_536)] == [1, 1, 2, 16, 17]

@@ -1,0 +1,190 @@
+"""Writing a datastore: what is in the file, in bounded memory, all or nothing, and again after an interruption."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specplug.datastore import spool, writer
+from specplug.datastore.writer import WORKSHOP, Writer
+from specplug.errors import DatastoreError
+from specplug.index.datastore import FILE, Datastore
+from specplug.index.datastore_format import HEADER_BYTES
+
+from .conftest import Publish
+
+WORDS = list(range(100, 140))
+
+
+def text(seed: int, size: int, vocab: int = 1000) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, size).tolist()
+
+
+def test_what_goes_in_comes_out(tmp_path: Path, published: Publish) -> None:
+    store = published(tmp_path / "d", [WORDS, [], [7], WORDS[:3]])
+    assert store.header.documents == 4
+    assert store.header.metadata == {"made": "by a test"}
+    assert store.tokens().tolist() == [*WORDS, -1, -1, 7, -1, *WORDS[:3], -1]
+    assert store.tokens(39, 42).tolist() == [WORDS[-1], -1, -1]
+    found = store.search(np.array(WORDS[:3], np.int32))
+    assert found.positions.tolist() == [3]
+    assert found.lengths.tolist() == [3]
+    store.verify()
+
+
+def test_matches_come_longest_first(tmp_path: Path, published: Publish) -> None:
+    store = published(tmp_path, [[1, 2, 3, 4], [9, 2, 3, 5], [8, 3, 6]])
+    found = store.search(np.array([1, 2, 3], np.int32))
+    assert [int(store.tokens(p, p + 1)[0]) for p in found.positions] == [4, 5, 6]
+    assert found.lengths.tolist() == [3, 2, 1]
+
+
+@pytest.mark.parametrize("vocab_size", [2, 65_535, 65_536, 128_256, 262_144])
+def test_any_vocabulary_fits(tmp_path: Path, published: Publish, vocab_size: int) -> None:
+    """Ids above 65,535 overflow in the library of REST."""
+    top = vocab_size - 1
+    store = published(tmp_path, [[top, 0, top, top, 1 % vocab_size]], vocab_size)
+    assert store.header.sections["tokens"].bits == vocab_size.bit_length()
+    assert store.tokens().tolist() == [top, 0, top, top, 1 % vocab_size, -1]
+    found = store.search(np.array([top, 0], np.int32))
+    assert found.positions.tolist()[0] == 2
+
+
+def test_it_takes_less_than_six_bytes_per_token_at_16_bits(
+    tmp_path: Path, published: Publish
+) -> None:
+    documents = [text(seed, 20_000, 60_000) for seed in range(10)]
+    store = published(tmp_path, documents, 60_000)
+    assert store.path.stat().st_size / store.header.tokens < 6
+
+
+def test_the_same_corpus_gives_the_same_bytes(tmp_path: Path, published: Publish) -> None:
+    documents = [text(seed, 500, 20) for seed in range(20)]
+    one = published(tmp_path / "one", documents, 20, memory=1 << 30)
+    two = published(tmp_path / "two", documents, 20, memory=1)
+    assert one.path.read_bytes() == two.path.read_bytes()
+
+
+def test_nothing_is_left_beside_the_published_file(tmp_path: Path, published: Publish) -> None:
+    published(tmp_path, [WORDS])
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize("documents", [[], [[]], [[5], [6]]])
+def test_an_empty_corpus_is_refused(
+    tmp_path: Path, published: Publish, documents: list[list[int]]
+) -> None:
+    with pytest.raises(DatastoreError, match="nothing to look up; check the inputs"):
+        published(tmp_path, documents)
+    assert not (tmp_path / FILE).exists()
+
+
+@pytest.mark.parametrize("token", [-1, 1000, 2**31 - 1])
+def test_ids_beyond_the_vocabulary_are_refused(
+    tmp_path: Path, published: Publish, token: int
+) -> None:
+    with pytest.raises(DatastoreError, match=rf"token 2 of a document is {token}, outside"):
+        published(tmp_path, [[1, 2, token]])
+
+
+def test_two_builds_of_one_folder_do_not_mix(tmp_path: Path) -> None:
+    with Writer(tmp_path, 10), pytest.raises(DatastoreError, match="being built by another"):
+        Writer(tmp_path, 10)
+
+
+def interrupted(folder: Path, documents: list[list[int]], after: int, **identity: Any) -> None:
+    """A build that ends after so many documents, a few more than it remembered."""
+    with Writer(folder, 1000, identity=identity) as unfinished:
+        for number, document in enumerate(documents[: after + 3]):
+            if number == after:
+                unfinished.checkpoint({"documents": after})
+            unfinished.add(np.array(document, np.int32))
+
+
+def test_an_interrupted_build_goes_on(tmp_path: Path, published: Publish) -> None:
+    documents = [text(seed, 300 + seed) for seed in range(30)]
+    expected = published(tmp_path / "whole", documents).path.read_bytes()
+    interrupted(tmp_path / "part", documents, 17)
+    with Writer(tmp_path / "part", 1000, identity={}) as again:
+        assert again.cursor == {"documents": 17}
+        assert again.documents == 17
+        for document in documents[17:]:
+            again.add(np.array(document, np.int32))
+        again.publish({"made": "by a test"})
+    assert (tmp_path / "part" / FILE).read_bytes() == expected
+
+
+@pytest.mark.parametrize("damage", ["other inputs", "no journal", "bad journal", "short file"])
+def test_a_build_that_cannot_go_on_begins_anew(
+    tmp_path: Path, published: Publish, damage: str
+) -> None:
+    documents = [text(seed, 500) for seed in range(10)]
+    interrupted(tmp_path, documents, 5, inputs="a")
+    workshop = tmp_path / WORKSHOP
+    if damage == "no journal":
+        (workshop / "journal.json").unlink()
+    elif damage == "bad journal":
+        (workshop / "journal.json").write_text('{"tokens"')
+    elif damage == "short file":
+        with (workshop / FILE).open("r+b") as file:
+            file.truncate(HEADER_BYTES + 10)
+    inputs = "b" if damage == "other inputs" else "a"
+    with Writer(tmp_path, 1000, identity={"inputs": inputs}) as again:
+        assert again.cursor == {}
+        assert again.documents == again.tokens == 0
+        again.add(np.array(WORDS, np.int32))
+        again.publish({})
+    assert Datastore(tmp_path).tokens().tolist() == [*WORDS, -1]
+
+
+@pytest.mark.parametrize("when", ["while reading", "while sorting", "at the end"])
+def test_a_full_disk_publishes_nothing(
+    tmp_path: Path, published: Publish, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    before = published(tmp_path, [[1, 2, 3]]).path.read_bytes()
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Writer(tmp_path, 1000) as unlucky:
+        unlucky.add(np.array(WORDS, np.int32))
+        if when == "while reading":
+            monkeypatch.setattr(spool.PackedSpool, "flush", full)
+            with pytest.raises(DatastoreError, match=r"no space left for .*nothing was published"):
+                unlucky.add(np.zeros(spool.BLOCK, np.int32))
+        else:
+            name = "sorted_range" if when == "while sorting" else "encode"
+            monkeypatch.setattr(writer, name, full)
+            with pytest.raises(DatastoreError, match="run the same command again"):
+                unlucky.publish({})
+    assert (tmp_path / FILE).read_bytes() == before
+    assert Datastore(tmp_path).tokens().tolist() == [1, 2, 3, -1]
+
+
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatastoreError, match="cannot be written"):
+        Writer(tmp_path / "file" / "d", 10)
+
+
+def test_progress_reaches_its_end(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    with Writer(tmp_path, 1000, memory=1) as one:
+        one.add(np.array(WORDS, np.int32))
+        one.publish({}, lambda what, done, total: seen.append((what, done, total)))
+    assert {what for what, _, _ in seen} == {"sorting", "checksums"}
+    assert ("sorting", 39, 39) in seen
+    assert seen[-1][1] == seen[-1][2]
+
+
+def test_the_journal_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    with Writer(tmp_path, 1000) as one:
+        one.checkpoint({"a": 1})
+        content = json.loads((tmp_path / WORKSHOP / "journal.json").read_text())
+    assert content["cursor"] == {"a": 1}
+    assert not (tmp_path / WORKSHOP / "journal.new").exists()
