@@ -109,7 +109,7 @@ def build(
     identity = {
         **{"inputs": [_identity(path) for path in paths], "filters": asdict(options.filters)},
         **{"min_tokens": options.min_tokens, "duplicates": options.duplicates},
-        **{"vocabulary": vocabulary.hex(), "memory": options.memory},
+        **{"vocabulary": vocabulary, "memory": options.memory},
     }
     if options.restart:
         remove(folder)
@@ -183,11 +183,11 @@ def _tokens(contents: list[Content], tokenizer: TextTokenizer | None) -> list[To
     return [next(encoded) if isinstance(content, str) else content for content in contents]
 
 
-def _vocabulary(paths: Sequence[Path], tokenizer: TextTokenizer | None) -> tuple[int, bytes]:
+def _vocabulary(paths: Sequence[Path], tokenizer: TextTokenizer | None) -> tuple[int, str]:
     """Size and digest of the vocabulary; those of datastores among the inputs must be the same."""
-    found: tuple[int, bytes, str] | None = None
+    found: tuple[int, str, str] | None = None
     if tokenizer is not None:
-        found = (tokenizer.vocab_size, tokenizer.vocabulary, str(tokenizer.path))
+        found = (tokenizer.vocab_size, tokenizer.vocabulary_digest, str(tokenizer.path))
     for path in paths:
         try:
             header = Datastore(path).header
@@ -197,8 +197,8 @@ def _vocabulary(paths: Sequence[Path], tokenizer: TextTokenizer | None) -> tuple
             found = (header.vocab_size, header.vocabulary, str(path))
         if header.vocabulary != found[1] or header.vocab_size != found[0]:
             raise DatastoreError(
-                f"{path} was built with another vocabulary ({header.vocab_size} ids, {header.vocabulary.hex()[:16]}) "
-                f"than {found[2]} ({found[0]} ids, {found[1].hex()[:16]}); build it again with the same tokenizer"
+                f"{path} was built with another vocabulary ({header.vocab_size} ids, {header.vocabulary or '?'}) "
+                f"than {found[2]} ({found[0]} ids, {found[1] or '?'}); build it again with the same tokenizer"
             )
     if found is None:
         raise DatastoreError("no tokenizer is given, and no input is a datastore that names one")

@@ -186,7 +186,6 @@ def _info(chosen: argparse.Namespace) -> int:
 def describe(store: Datastore) -> dict[str, Any]:
     """What the header says, for people and for JSON."""
     header = store.header
-    known = any(header.vocabulary)
     return {
         "path": str(store.path),
         "format_version": 1,
@@ -194,7 +193,7 @@ def describe(store: Datastore) -> dict[str, Any]:
         "tokens": header.tokens,
         "entries": header.entries,
         "vocab_size": header.vocab_size,
-        "vocabulary": header.vocabulary.hex() if known else None,
+        "vocabulary": header.vocabulary or None,
         "bytes": header.file_size,
         "bytes_per_token": round(header.file_size / header.tokens, 3),
         **{f"bits_per_{name.removesuffix('s')}": s.bits for name, s in header.sections.items()},
@@ -209,7 +208,7 @@ def _verify(chosen: argparse.Namespace) -> int:
     store = Datastore(chosen.folder)
     tokenizer = _tokenizer(chosen.tokenizer)
     if tokenizer is not None:
-        check_fit(store, tokenizer.vocab_size, tokenizer.vocabulary)
+        check_fit(store, tokenizer.vocab_size, tokenizer.vocabulary_digest)
     done = 0
     with _Bar(chosen.quiet) as bar:
 
@@ -270,7 +269,7 @@ def _export(chosen: argparse.Namespace) -> int:
     store = Datastore(chosen.folder)
     tokenizer = _tokenizer(chosen.tokenizer)
     if tokenizer is not None:
-        check_fit(store, tokenizer.vocab_size, tokenizer.vocabulary)
+        check_fit(store, tokenizer.vocab_size, tokenizer.vocabulary_digest)
     for tokens in documents_of(store):
         if tokenizer is None:
             print(json.dumps({"prompt_token_ids": [], "token_ids": tokens.tolist()}))

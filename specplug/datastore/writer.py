@@ -70,7 +70,7 @@ class Writer:
     Args:
         folder: of the datastore; made if it is missing.
         vocab_size: ids must lie below it.
-        vocabulary: SHA-256 of the tokenizer's vocabulary, or zeros.
+        vocabulary: see :func:`specplug.vocabulary.vocabulary_digest`; "" if the ids come without a tokenizer.
         identity: what must be equal for an interrupted build to be continued (inputs, options); JSON.
         memory: bytes that sorting may use, at least; more if one token alone stands before so many positions.
 
@@ -83,7 +83,7 @@ class Writer:
         self,
         folder: str | Path,
         vocab_size: int,
-        vocabulary: bytes = bytes(32),
+        vocabulary: str = "",
         *,
         identity: Mapping[str, Any] | None = None,
         memory: int = 1 << 29,

@@ -13,7 +13,7 @@ All numbers are little-endian. The header takes the first 4096 bytes; sections b
         48      8  depth: tokens of context by which entries are sorted
         56     96  sections tokens, entries, buckets: bits per number, offset, bytes, reserved (8 bytes each)
        152     96  SHA-256 of each of the three sections
-       248     32  SHA-256 of the vocabulary, see specplug.replay.tokenizers
+       248     32  digest of the vocabulary in ASCII, see specplug.vocabulary; zeros behind it
        280      8  bytes of metadata, a JSON object in UTF-8 at offset 512 (at most 3520 bytes)
        288     32  SHA-256 of the header with these 32 bytes set to 0
 """
@@ -61,7 +61,7 @@ class Header:
         documents: how many the corpus had after filters.
         depth: tokens of context that the order of entries goes by.
         sections: by the names of :data:`SECTIONS`.
-        vocabulary: SHA-256 of the tokenizer's vocabulary; zeros if the ids came without a tokenizer.
+        vocabulary: see :func:`specplug.vocabulary.vocabulary_digest`; "" if the ids came without a tokenizer.
         metadata: how it was built; JSON.
     """
 
@@ -71,7 +71,7 @@ class Header:
     documents: int
     depth: int
     sections: Mapping[str, Section]
-    vocabulary: bytes = bytes(32)
+    vocabulary: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -129,7 +129,7 @@ def encode(header: Header) -> bytes:
             page, _SECTIONS_AT + 32 * i, section.bits, section.offset, section.size, 0
         )
         page[_DIGESTS_AT + 32 * i : _DIGESTS_AT + 32 * (i + 1)] = section.digest
-    page[_VOCABULARY_AT : _VOCABULARY_AT + 32] = header.vocabulary
+    page[_VOCABULARY_AT : _VOCABULARY_AT + 32] = header.vocabulary.encode("ascii").ljust(32, b"\0")
     text = json.dumps(dict(header.metadata), sort_keys=True).encode()
     if len(text) > HEADER_BYTES - _METADATA_AT - 64:
         raise DatastoreError(f"{len(text)} bytes of metadata do not fit in the header (3520)")
@@ -182,7 +182,7 @@ def _parse(page: bytes) -> Header:
         sections[name] = Section(bits, offset, size, digest)
     (length,) = struct.unpack_from("<Q", page, _SIZE_AT)
     metadata = json.loads(page[_METADATA_AT : _METADATA_AT + length] or b"{}")
-    vocabulary = page[_VOCABULARY_AT : _VOCABULARY_AT + 32]
+    vocabulary = page[_VOCABULARY_AT : _VOCABULARY_AT + 32].rstrip(b"\0").decode("ascii", "replace")
     header = Header(vocab_size, tokens, entries, documents, depth, sections, vocabulary, metadata)
     digests = {name: section.digest for name, section in sections.items()}
     if not sections == layout(vocab_size, tokens, entries, digests):

@@ -82,7 +82,6 @@ class RestIndex:
         namespace: only requests of this namespace are served; None serves all.
         cost: of a draft token, in plain decoding steps.
         branches: children per node; 1 drafts chains.
-        vocabulary: SHA-256 of the vocabulary of the model's tokenizer, if known.
         refresh: seconds between two looks for a new version.
 
     Raises:
@@ -98,12 +97,13 @@ class RestIndex:
         cost: float = 0.03,
         branches: int = 1,
         found: int = 24,
-        vocabulary: bytes | None = None,
         refresh: float = 2.0,
     ) -> None:
         self.context, self.path, self.namespace = context, path, namespace
         self._cost, self._branches, self._found = float(cost), branches, found
-        self._vocabulary, self._refresh = vocabulary, refresh
+        # A worker has no tokenizer by itself: asked once, because loading one takes seconds.
+        self._vocabulary = context.tokenizer() if context.tokenizer is not None else ""
+        self._refresh = refresh
         self._volumes: OrderedDict[str, Volume | None] = OrderedDict()
         self._of_slot: list[Volume | None] = [None] * context.max_requests
         self.capabilities = Capabilities(trees=branches > 1)

@@ -14,12 +14,12 @@ from specplug.kernels.datastore_layout import Shelf
 log = logging.getLogger("specplug")
 
 
-def check_fit(store: Datastore, vocab_size: int, vocabulary: bytes | None) -> None:
+def check_fit(store: Datastore, vocab_size: int, vocabulary: str) -> None:
     """Refuse a datastore whose ids cannot be the model's.
 
     Args:
         vocab_size: of the model.
-        vocabulary: SHA-256 of the vocabulary of its tokenizer; None if that is not known.
+        vocabulary: of its tokenizer, see :func:`specplug.vocabulary.vocabulary_digest`; "" if that is not known.
 
     Raises:
         DatastoreError: ids of the store can lie outside of the model's vocabulary, or mean other text.
@@ -30,10 +30,10 @@ def check_fit(store: Datastore, vocab_size: int, vocabulary: bytes | None) -> No
             f"{store.path} was built for {header.vocab_size} token ids, the model has {vocab_size}; "
             "build it with the tokenizer of this model"
         )
-    if vocabulary is not None and header.vocabulary not in (bytes(32), vocabulary):
+    if vocabulary and header.vocabulary not in ("", vocabulary):
         raise DatastoreError(
-            f"{store.path} was built with another tokenizer (vocabulary {header.vocabulary.hex()[:16]}, the model's "
-            f"is {vocabulary.hex()[:16]}); build it with the tokenizer of this model"
+            f"{store.path} was built with another tokenizer (vocabulary {header.vocabulary}, the model's "
+            f"is {vocabulary}); build it with the tokenizer of this model"
         )
 
 
@@ -55,7 +55,7 @@ class Volume:
         self,
         path: str | Path,
         vocab_size: int,
-        vocabulary: bytes | None = None,
+        vocabulary: str = "",
         *,
         refresh: float = 2.0,
         clock: Callable[[], float] = time.monotonic,

@@ -7,7 +7,7 @@ file are converted by ``transformers``, which every environment of vLLM or SGLan
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,11 @@ class TextTokenizer:
         path: the file.
         vocab_size: one more than the largest id, tokens added to the model's vocabulary included.
         digest: first 16 hexadecimal digits of the file's SHA-256.
-        vocabulary: SHA-256 over all pairs of id and token, see :func:`digest_of`: the same for every file that holds
-            the same tokens, however it is laid out.
     """
 
     path: Path
     vocab_size: int
     digest: str
-    vocabulary: bytes
     _tokenizer: Any
 
     @property
@@ -129,19 +126,11 @@ def _wrapped(file: Path, tokenizer: Any) -> TextTokenizer:
     # A tokenizer file may carry the truncation and padding of the model's training.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    if not vocabulary:
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    if not ids:
         raise LogError(f"{file} has an empty vocabulary")
     digest = hashlib.sha256()
     with open(file, "rb") as content:
         while block := content.read(1 << 20):
             digest.update(block)
-    size = max(vocabulary.values()) + 1
-    return TextTokenizer(file, size, digest.hexdigest()[:16], digest_of(vocabulary), tokenizer)
-
-
-def digest_of(vocabulary: Mapping[str, int]) -> bytes:
-    """SHA-256 over the lines ``id TAB token`` in the order of the ids, in UTF-8."""
-    pairs = sorted((number, token) for token, number in vocabulary.items())
-    lines = "".join(f"{number}\t{token}\n" for number, token in pairs)
-    return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).digest()
+    return TextTokenizer(file, max(ids) + 1, digest.hexdigest()[:16], tokenizer)

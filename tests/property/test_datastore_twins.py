@@ -22,6 +22,7 @@ from specplug.kernels import packed as packed_kernels
 from specplug.kernels import rest as rest_kernels
 from specplug.reference import contest as contest_reference
 from specplug.reference import contexts as context_reference
+from specplug.reference import corpus as lists
 from specplug.reference import lookup as lookup_reference
 from specplug.reference import merging as merging_reference
 from specplug.reference import packed as packed_reference
@@ -87,8 +88,8 @@ def test_packing(bits: int, data: st.DataObject) -> None:
 def test_sorting(corpus: list[list[int]], memory: int) -> None:
     shelf = build(corpus, memory)
     count = int(shelf.meta[layout.ENTRIES])
-    ref = corpus.entries(shelf)
-    ref.sort(key=lambda p: (corpus.context_of(shelf, p), p))
+    ref = lists.entries(shelf)
+    ref.sort(key=lambda p: (lists.context_of(shelf, p), p))
     got = [lookup_kernels.entry_of(shelf, i) for i in range(count)]
     assert got == ref
     starts = [lookup_kernels.bucket_start(shelf, t) for t in range(VOCAB + 1)]

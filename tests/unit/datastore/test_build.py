@@ -60,7 +60,7 @@ def test_every_kind_of_record_is_read(tmp_path: Path, tokenizer: TextTokenizer) 
     assert texts(tmp_path / "d") == [[3, 4], [5, 6], [7, 8], [9, 10]]
     assert (header.documents, counts.taken) == (4, 4)
     assert header.vocab_size == 50
-    assert header.vocabulary == tokenizer.vocabulary
+    assert header.vocabulary == tokenizer.vocabulary_digest
     assert header.metadata["inputs"] == ["log.jsonl"]
 
 
@@ -220,7 +220,7 @@ def test_merging_keeps_documents_once(tmp_path: Path, tokenizer: TextTokenizer) 
     header, counts = build(tmp_path / "both", [tmp_path / "one", tmp_path / "two"], None)
     assert texts(tmp_path / "both") == [[1, 2], [3, 4], [5, 6]]
     assert counts.duplicate == 1
-    assert header.vocabulary == tokenizer.vocabulary
+    assert header.vocabulary == tokenizer.vocabulary_digest
     Datastore(tmp_path / "both").verify()
 
 

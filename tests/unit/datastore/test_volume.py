@@ -125,15 +125,15 @@ def test_the_first_version_must_be_there(tmp_path: Path) -> None:
 def test_another_tokenizer_is_refused(tmp_path: Path, published: Publish) -> None:
     from specplug.datastore.writer import Writer
 
-    with Writer(tmp_path, 1000, bytes([7] * 32)) as writer:
+    with Writer(tmp_path, 1000, "07070707") as writer:
         writer.add(np.array(WORDS, np.int32))
         writer.publish({})
     store = Datastore(tmp_path)
-    check_fit(store, 1000, bytes([7] * 32))
-    check_fit(store, 1000, None)
+    check_fit(store, 1000, "07070707")
+    check_fit(store, 1000, "")
     with pytest.raises(
         DatastoreError, match=r"another tokenizer \(vocabulary 0707.*model's is 0808"
     ):
-        check_fit(store, 1000, bytes([8] * 32))
+        check_fit(store, 1000, "08080808")
     with pytest.raises(DatastoreError, match="1000 token ids, the model has 999"):
-        check_fit(store, 999, None)
+        check_fit(store, 999, "")

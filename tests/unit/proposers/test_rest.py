@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def test_a_datastore_for_another_vocabulary_is_an_error_at_once(tmp_path: Path) 
     folder = publish(tmp_path, [WORDS], 2000)
     with pytest.raises(DatastoreError, match="2000 token ids, the model has 1000"):
         registry.build("rest", CONTEXT, {"datastore": folder})
+
+
+def test_a_datastore_of_another_tokenizer_is_an_error_at_once(tmp_path: Path) -> None:
+    with Writer(tmp_path, 1000, "aaaa") as writer:
+        writer.add(np.array(WORDS, np.int32))
+        writer.publish({})
+    context = replace(CONTEXT, tokenizer=lambda: "bbbb")
+    with pytest.raises(DatastoreError, match="another tokenizer"):
+        registry.build("hybrid", context, {"datastore": str(tmp_path)})
+    registry.build("rest", replace(CONTEXT, tokenizer=lambda: ""), {"datastore": str(tmp_path)})
 
 
 def test_trees_come_from_one_datastore(tmp_path: Path, docs: str) -> None:
