@@ -56,6 +56,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     from specplug.calibrate import fit, offline, server
+    from specplug.control.costfile import machine_name
     from specplug.replay import provenance
     from specplug.replay.progress import Progress
     from specplug.replay.report import write_json
@@ -67,7 +68,7 @@ def _run(chosen: argparse.Namespace) -> int:
     part = server if chosen.base_url is not None else offline
     with Progress(part.points_of(chosen.rounds), chosen.quiet, unit="points") as progress:
         points, source, more = _measure(chosen, progress)
-    content = fit.cost_file(points, fit.machine_name(chosen.device), source, {**facts, **more})
+    content = fit.cost_file(points, machine_name(chosen.device), source, {**facts, **more})
     write_json(chosen.out, content)
     print(_table(content))
     print(f"written to {chosen.out}; next: specplug tune LOG --tokenizer PATH --cost {chosen.out}")
@@ -87,12 +88,7 @@ def _measure(
         client = server.Server(chosen.base_url, chosen.served_model, chosen.api_key)
         points = list(server.sweep(client, chosen.rounds, chosen.seed, done))
         return points, f"{client.model} at {client.url}, from outside", {"model": client.model}
-    from specplug.testing.engine_process import EngineProcess
-
-    options = offline.engine_options(chosen.model, chosen.engine_args)
-    with EngineProcess(
-        options, name="calibrate", start_seconds=1800, command_seconds=1800
-    ) as engine:
+    with offline.start(offline.engine_options(chosen.model, chosen.engine_args)) as engine:
         points = list(offline.sweep(engine, chosen.rounds, chosen.seed, done))
         info = engine.info()
     return points, f"{chosen.model} in vLLM {info['versions']['vllm']}", {"engine": info}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -10,11 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.control.costfile import KNOTS, VERSION
 from specplug.errors import SettingsError
-
-#: Token counts at which the cost is stated.
-KNOTS = tuple(2**i for i in range(15))
-VERSION = 1
 
 
 class Point(NamedTuple):
@@ -82,13 +78,6 @@ def curve(points: Iterable[Point]) -> tuple[NDArray[np.float64], NDArray[np.floa
                 tokens.append(size)
                 seconds.append(seconds[len(decode) - 1] + value - base)
     return np.array(tokens, np.float64), np.array(seconds)
-
-
-def machine_name(device: str) -> str:
-    """Device, processor and threads, the key by which the controller knows its machine."""
-    from specplug.replay.provenance import cpu
-
-    return f"{device}; {cpu()}; {os.cpu_count()} threads"
 
 
 def _medians(points: Iterable[Point], kind: str) -> dict[int, float]:

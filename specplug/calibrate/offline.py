@@ -9,7 +9,7 @@ import numpy as np
 
 from specplug.calibrate.fit import Point
 from specplug.testing.engine_process import EngineProcess
-from specplug.testing.engine_protocol import Batch
+from specplug.testing.engine_protocol import Batch, EngineRequestError
 
 PROBE = "specplug.calibrate.probe:ProbeProposer"
 #: Draft tokens per request, requests at a time, prompt tokens of prefill steps.
@@ -34,6 +34,21 @@ def engine_options(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
             "num_speculative_tokens": max(DRAFTS),
         },
     }
+
+
+def start(options: dict[str, Any]) -> EngineProcess:
+    """The engine, with a constant draft length where the adapter has controllers: a good one would draft nothing."""
+    fixed = {**options["speculative_config"], "specplug": {"controller": "fixed"}}
+    try:
+        return _started({**options, "speculative_config": fixed})
+    except EngineRequestError as error:
+        if "controller" not in str(error):
+            raise
+        return _started(options)
+
+
+def _started(options: Mapping[str, Any]) -> EngineProcess:
+    return EngineProcess(options, name="calibrate", start_seconds=1800, command_seconds=1800)
 
 
 def sweep(

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.control.costfile import VERSION
 from specplug.errors import SettingsError
 
-VERSION = 1
 FloatArray = NDArray[np.float64]
 
 

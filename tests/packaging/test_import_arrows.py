@@ -101,10 +101,10 @@ ARROWS = {
         ),
     ),
     "specplug.calibrate": _row(
-        *("specplug.replay", "specplug.testing", "numpy", *BASE),
+        *("specplug.replay", "specplug.testing", "specplug.control", "numpy", *BASE),
     ),
     "specplug.tune": _row(
-        *("specplug.replay", "specplug.registry", "numpy", *BASE),
+        *("specplug.replay", "specplug.registry", "specplug.control", "numpy", *BASE),
     ),
     "specplug.checks": _row(*BASE, lazily=("specplug.kernels", "specplug.reference", "numpy")),
     "specplug.doctor": _row(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,9 +13,10 @@ import numpy as np
 import pytest
 
 from specplug import registry
-from specplug.calibrate import fit, offline, server
+from specplug.calibrate import offline, server
 from specplug.calibrate.fit import Point, cost_file, curve
 from specplug.cli import main
+from specplug.control.costfile import machine_name, read_seed
 from specplug.errors import SettingsError
 from specplug.testing.engine_protocol import Batch
 from specplug.tune.costs import costs_of
@@ -93,10 +93,22 @@ def test_a_sweep_of_an_engine_finds_its_step_times() -> None:
     assert {p.tokens for p in points if p.kind == "decode"} >= {1, 2, 4, 8, 32, 64, 256}
 
 
+class Clock:
+    """Time that passes only while the server works, so that no load of the machine changes what is measured."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lock = threading.Lock()
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
 class Handler(BaseHTTPRequestHandler):
-    """2 ms per token of an answer, 0.1 ms per token of a prompt."""
+    """2 ms per token of an answer, 0.1 ms per token of a prompt; requests wait for each other."""
 
     honest = True
+    clock = Clock()
 
     def log_message(self, *arguments: Any) -> None:
         pass
@@ -106,7 +118,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(0.002 * body["max_tokens"] + 0.0001 * len(body["prompt"]))
+        with self.clock.lock:
+            self.clock.now += 0.002 * body["max_tokens"] + 0.0001 * len(body["prompt"])
         made = body["max_tokens"] if self.honest else 1
         self._answer({"usage": {"completion_tokens": made}})
 
@@ -132,13 +145,16 @@ def test_a_server_is_measured_into_a_file(
 ) -> None:
     monkeypatch.setattr(server, "REQUESTS", (1, 2))
     monkeypatch.setattr(server, "PROMPTS", (32, 512))
-    monkeypatch.setattr(server, "LONG", 12)
+    monkeypatch.setattr(server, "time", Handler.clock)
     path = tmp_path / "cost.json"
     given = ["calibrate", "--base-url", url + "/v1/", "--served-model", "b", "--rounds", "1"]
     assert main([*given, "--api-key", "secret", "--out", str(path), "--quiet"]) == 0
     content = json.loads(path.read_text())
-    # A busy machine sleeps longer, never shorter.
-    assert content["plain_seconds"] >= 0.0019
+    assert content["plain_seconds"] == pytest.approx(0.002)
+    assert content["relative"][:2] == pytest.approx([1.0, 2.0], rel=1e-3)
+    by_tokens = dict(zip(content["tokens"], content["relative"], strict=True))
+    # A token of a prompt costs a twentieth of a plain step here.
+    assert by_tokens[512] - by_tokens[256] == pytest.approx(256 / 20, rel=1e-3)
     assert content["source"].startswith(f"b at {url}/v1")
     assert "secret" not in path.read_text()
     assert len(content["points"]) == 4
@@ -171,5 +187,11 @@ def test_wrong_usage(
     assert message in capsys.readouterr().err
 
 
-def test_the_machine_has_a_name() -> None:
-    assert fit.machine_name("cpu").startswith("cpu; ")
+def test_the_controller_reads_the_same_file(tmp_path: Path) -> None:
+    points = [decode(1, 0.01), decode(64, 0.04)]
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(cost_file(points, machine_name("cpu"), "a test", {})))
+    seed = read_seed(path, machine_name("cpu"))
+    assert seed is not None
+    assert seed.relative[0] == 1.0
+    assert seed.relative[6] == pytest.approx(4.0)

@@ -58,3 +58,22 @@ def test_a_missing_library_names_the_extra(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'specplug\[replay\]'"):
         load_tokenizer(tokenizer_file)
+
+
+def test_a_gguf_file_says_which_libraries_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + bytes(100))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(LogError, match="'transformers', which is missing; run this in the env"):
+        load_tokenizer(path)
+
+
+def test_a_folder_with_an_old_tokenizer_says_so_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"\n")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(LogError, match="is read by the package 'transformers'"):
+        load_tokenizer(tmp_path)
