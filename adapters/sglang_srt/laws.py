@@ -96,6 +96,10 @@ class Filters(NamedTuple):
     min_p: Tensor
 
 
+#: Likeliest tokens that are looked at first on the CPU, where sorting a vocabulary takes as long as a forward pass.
+LEADING = 512
+
+
 def laws(logits: Tensor, filters: Filters, *, renormalise: bool, filtered: bool) -> Tensor:
     """The distribution of each row, float32 ``[N, V]``.
 
@@ -111,8 +115,28 @@ def laws(logits: Tensor, filters: Filters, *, renormalise: bool, filtered: bool)
     probs = torch.softmax(logits.float() / filters.temperature[:, None], 1)
     if not filtered:
         return probs
-    ordered, ids = probs.sort(1, descending=True)
-    ranks = torch.arange(probs.shape[1], device=probs.device)
+    if renormalise or probs.device.type != "cpu" or probs.shape[1] <= 2 * LEADING:
+        return _kept(probs, probs.sort(1, descending=True), filters, renormalise)
+    leading = probs.topk(LEADING, 1)
+    # What comes behind is cut anyway, by top-k or because the mass before it exceeds top-p.
+    complete = (filters.top_k <= LEADING) | (leading.values.sum(1) > filters.top_p + 1e-4)
+    if complete.all():
+        return _kept(probs, leading, filters, renormalise)
+    made = torch.empty_like(probs)
+    for rows, order in ((complete, leading), (~complete, None)):
+        chosen = Filters(*(f[rows] for f in filters))
+        ordered = probs[rows].sort(1, descending=True) if order is None else None
+        pair = ordered or (leading.values[rows], leading.indices[rows])
+        made[rows] = _kept(probs[rows], pair, chosen, renormalise)
+    return made
+
+
+def _kept(probs: Tensor, order: Any, filters: Filters, renormalise: bool) -> Tensor:
+    """What the filters leave of ``probs``; ``order`` is its values and their ids, falling, as many as can stay."""
+    import torch
+
+    ordered, ids = order
+    ranks = torch.arange(ordered.shape[1], device=probs.device)
     within = ranks < filters.top_k[:, None]
     if renormalise:
         ordered = torch.where(within, ordered, 0.0)

@@ -214,3 +214,24 @@ def test_without_filters_the_law_is_softmax() -> None:
     sorted_out = laws.laws(logits, filters, renormalise=True, filtered=True)
     torch.testing.assert_close(plain, torch.softmax(logits, 1))
     torch.testing.assert_close(sorted_out, plain)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_looking_at_the_likeliest_tokens_first_changes_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large vocabularies, peaked and flat rows: some need the whole order, some do not."""
+    rng = np.random.default_rng(seed)
+    rows, vocab_size = 12, 3 * laws.LEADING
+    logits = torch.from_numpy(rng.normal(0, 1, (rows, vocab_size)).astype(np.float32))
+    logits *= torch.tensor(rng.choice([0.1, 1.0, 6.0], (rows, 1)).astype(np.float32))
+    filters = laws.Filters(
+        torch.from_numpy(rng.choice([0.5, 1.0], rows)),
+        torch.from_numpy(rng.choice([3, 600, 1 << 30], rows)),
+        torch.from_numpy(rng.choice([0.5, 0.95, 1.0], rows)),
+        torch.from_numpy(rng.choice([0.0, 0.05], rows)),
+    )
+    got = laws.laws(logits, filters, renormalise=False, filtered=True)
+    monkeypatch.setattr(laws, "LEADING", vocab_size)
+    ref = laws.laws(logits, filters, renormalise=False, filtered=True)
+    torch.testing.assert_close(got, ref, rtol=1e-5, atol=1e-9)
