@@ -1,0 +1,76 @@
+"""Draft trees in the real SGLang: verified by a mask, the accepted branch moved to where the cache expects it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from specplug.testing.engine_process import EngineProcess
+from specplug.testing.engine_protocol import Driver
+
+from .compare import Tally, check_greedy
+from .conftest import Start
+from .prompts import VARIED
+
+GREEDY = {"temperature": 0, "max_tokens": 32, "logprobs": 1}
+NAMES = ["repeat-words", "repeat-line", "repeat-story", "code-repeat", "chat-story"]
+
+
+@pytest.fixture(scope="module")
+def trees(start: Start) -> EngineProcess:
+    plugin = str(Path(__file__).parent / "plugin")
+    path = os.pathsep.join(filter(None, [plugin, os.environ.get("PYTHONPATH")]))
+    running = start(
+        "trees",
+        process={"env": {"PYTHONPATH": path}},
+        speculative_algorithm="specplug.branching",
+        speculative_num_draft_tokens=9,
+    )
+    running.ready()
+    return running
+
+
+def test_trees_change_no_greedy_answer(plain: Driver, trees: Driver, tally: Tally) -> None:
+    prompts = [VARIED[name] for name in NAMES]
+    expected = plain.generate(prompts, GREEDY)
+    before = trees.metrics()
+    got = trees.generate(prompts, GREEDY)
+    gained = trees.metrics() - before
+    assert gained.draft_tokens > gained.accepted_tokens > 30, gained
+    moved = 0
+    for name, want, result in zip(NAMES, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, result.only)
+        for step in result.only.steps:
+            moved += step.accepted > 0 and step.sampled[0] != step.draft[0]
+        assert want.only.logprobs is not None
+        assert result.only.logprobs is not None
+        if want.only.token_ids == result.only.token_ids:
+            for token, one, other in zip(
+                want.only.token_ids, want.only.logprobs, result.only.logprobs, strict=True
+            ):
+                assert abs(one[token] - other[token]) < 1e-3
+    assert moved > 3, "the second branch must have been accepted, or nothing was moved"
+
+
+def test_trees_are_verified_when_sampling(trees: Driver) -> None:
+    before = trees.metrics()
+    params = {"temperature": 0.6, "top_p": 0.9, "max_tokens": 24}
+    got = trees.generate([VARIED["repeat-line"]] * 4, params)
+    assert (trees.metrics() - before).accepted_tokens > 10
+    assert all(len(r.only.token_ids) == 24 or r.only.finish_reason for r in got.results)
+
+
+def test_a_failing_verification_changes_no_answer(
+    plain: Driver, trees: EngineProcess, tally: Tally
+) -> None:
+    trees.call("run", target="engine_test_branching:break_verification", times=3)
+    params = {**GREEDY, "frequency_penalty": 0.5}
+    prompt = VARIED["repeat-line"]
+    want = plain.generate([prompt], params).results[0]
+    got = trees.generate([prompt], params).results[0]
+    check_greedy(plain, tally, "failing", want.prompt_token_ids, want.only, got.only)
+    own = trees.metrics().own
+    assert own["verify_faults"] == own["counters"]["fallbacks"] == 3
+    assert "verification failed" in trees.log_text
