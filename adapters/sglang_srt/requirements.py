@@ -93,6 +93,7 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     ),
     HostSymbol("sglang.srt.model_executor.forward_batch_info", "ForwardMode", purpose=_READ),
     *_read(_CONTEXT, "get_spec", "get_device", "get_schedule", "get_parallel", "get_exec"),
+    *_read(_CONTEXT, "attention_backends"),
     *_read(
         _BATCH,
         *("Req.rid", "Req.origin_input_ids", "Req.output_ids", "Req.sampling_params"),

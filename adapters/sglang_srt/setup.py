@@ -50,6 +50,7 @@ class Facts(NamedTuple):
 def facts(name: str, model_runner: Any) -> Facts:
     """Read SGLang's resolved configuration; the ``server_args`` that it hands over hold raw input only."""
     from sglang.srt.runtime_context import (
+        attention_backends,
         get_device,
         get_exec,
         get_parallel,
@@ -61,13 +62,10 @@ def facts(name: str, model_runner: Any) -> Facts:
     width = int(spec.speculative_num_draft_tokens)
     config = model_runner.model_config
     device = get_device().device
-    backend = str(get_exec().kernel.attention_backend)
+    prefill, decode = (str(backend) for backend in attention_backends())
+    backend = decode if spec.speculative_attention_mode == "decode" else prefill
     if backend == "torch_native":
         refuse_bare_torch_native()
-    graphs = str(device) != "cpu" and bool(
-        getattr(get_exec().graph, "disable_decode_cuda_graph", False) is False
-        and getattr(model_runner, "decode_cuda_graph_runner", True) is not None
-    )
     context = Context(
         vocab_size=int(config.vocab_size),
         max_length=int(config.context_len),
@@ -81,13 +79,24 @@ def facts(name: str, model_runner: Any) -> Facts:
         choice=options.checked(name, getattr(spec, options.FILE_ARGUMENT, None)),
         context=context,
         width=width,
-        fixed_width=graphs or backend in FIXED_WIDTH_BACKENDS,
+        fixed_width=captures_graphs(device) or backend in FIXED_WIDTH_BACKENDS,
         trees=backend in TREE_BACKENDS and int(schedule.page_size or 1) == 1,
         overlap=not schedule.disable_overlap_schedule,
         sampling_backend=str(get_exec().kernel.sampling_backend),
         device=device,
         ranks=Ranks(get_parallel().tp_group),
     )
+
+
+def captures_graphs(device: Any) -> bool:
+    """Whether decoding replays CUDA graphs, which are captured at one width."""
+    from sglang.srt.runtime_context import get_exec
+
+    config = get_exec().graph.cuda_graph_config
+    if str(device) == "cpu" or config is None:
+        return False
+    backend = config.decode.backend
+    return str(getattr(backend, "value", backend)) != "disabled"
 
 
 def refuse_bare_torch_native() -> None:
