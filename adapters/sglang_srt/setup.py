@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specplug import registry
+from specplug.adapters.common import host_logger
 from specplug.adapters.sglang_srt import options
 from specplug.adapters.sglang_srt.accept import Kept
 from specplug.adapters.sglang_srt.layout import FIXED_WIDTH_BACKENDS, TREE_BACKENDS, Layout
@@ -19,6 +20,7 @@ from specplug.errors import HostMismatchError
 from specplug.machine import thread_share
 from specplug.session import Session
 from specplug.types import Context
+from specplug.vocabulary import vocabulary_digest
 
 
 class Facts(NamedTuple):
@@ -73,6 +75,7 @@ def facts(name: str, model_runner: Any) -> Facts:
         # With overlap a request stays in the batch for a step after its end, when its successor is there already.
         max_requests=int(schedule.max_running_requests or 256) + 8,
         threads=thread_share(max(1, int(get_parallel().tp_size))),
+        tokenizer=tokenizer_digest,
         saves=int(get_parallel().tp_rank) == 0,
     )
     return Facts(
@@ -86,6 +89,28 @@ def facts(name: str, model_runner: Any) -> Facts:
         device=device,
         ranks=Ranks(get_parallel().tp_group),
     )
+
+
+def tokenizer_digest() -> str:
+    """Digest of the tokenizer's vocabulary, for files of token ids; "" if it cannot be read.
+
+    Asked for only by proposers that have such a file.
+    """
+    try:
+        from sglang.srt.runtime_context import get_server_args
+        from sglang.srt.utils.hf_transformers_utils import get_tokenizer
+
+        given = get_server_args()
+        tokenizer = get_tokenizer(
+            given.tokenizer_path or given.model_path, trust_remote_code=given.trust_remote_code
+        )
+        return vocabulary_digest(tokenizer.get_vocab())
+    except Exception as error:  # noqa: BLE001  a tokenizer fails in as many ways as there are kinds of them
+        host_logger("sglang").warning(
+            "specplug: the tokenizer cannot be read (%r); files of tokens are checked by vocabulary size only",
+            error,
+        )
+        return ""
 
 
 def captures_graphs(device: Any) -> bool:
