@@ -31,9 +31,8 @@ def test_power_grows_with_the_samples_and_is_small_without_a_bias() -> None:
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specplug.testing.power.SIZES", (20,))
     monkeypatch.setattr("specplug.testing.power.DISTANCES", (0.1,))
-    main(["--trials", "2"])
+    main(["--trials", "2", "--sizes", "20"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| samples | fault | 1 row, 0.1 | 8 rows, 0.1 |"
     assert [line.count("|") for line in lines] == [5, 5, 5, 5]
