@@ -47,7 +47,7 @@ EMPTY = Past((), ())
         (SamplingParams(bad_words=((0, 1),)), Past((), (0, 2)), (2.0, 1.0, -1.0)),
         (SamplingParams(bad_words=((2,), (3,), (9,))), EMPTY, (2.0, 1.0, -math.inf)),
         (
-            SamplingParams(min_tokens=2, stop_token_ids=frozenset({0, 9, -3})),
+            SamplingParams(min_tokens=2, stop_token_ids=frozenset({0, 3, 9, -3})),
             Past((1, 1), (1,)),
             (-math.inf, 1.0, -1.0),
         ),
