@@ -133,6 +133,16 @@ def test_each_row_has_its_own_parameters_and_positions_behind_a_draft_are_zero()
     assert np.isnan(logits[0, 1]).all(), "the argument was changed"
 
 
+@pytest.mark.parametrize("name", ["repetition_penalty", "frequency_penalty", "presence_penalty"])
+def test_a_penalty_of_one_row_is_applied_beside_a_row_without(name: str) -> None:
+    rows = [SamplingParams(), SamplingParams(**{name: 0.5})]
+    logits, past = np.tile([2.0, 1.0], (2, 1, 1)), Past((), (0,))
+    probs = target_probs(logits, rows, [past, past], np.zeros((2, 0), np.int32), [0, 0])
+    for row, params in enumerate(rows):
+        np.testing.assert_array_equal(probs[row, 0], plain([2.0, 1.0], params, past))
+    assert not np.array_equal(probs[0], probs[1])
+
+
 @pytest.mark.parametrize("order", list(ORDERS.values()), ids=lambda o: o.name)
 def test_float32_stays_within_its_error_of_float64(order: Order) -> None:
     # Scores of at most 40 in size go through at most four roundings, each of a relative error of 2 ** -24, and through
