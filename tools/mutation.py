@@ -2,6 +2,7 @@
 
     python -P tools/mutation.py                       # all of it, some minutes on one core
     python -P tools/mutation.py specplug/verify/chain.py specplug/kernels/draw.py
+    python -P tools/mutation.py --match "0.5)" FILE   # those whose line shows this text
     python -P tools/mutation.py --list                # only show what would be changed
 
 Kernels run without their compiler here (the same source, interpreted), so that a mutant costs a fraction of a second
@@ -183,23 +184,30 @@ def main(arguments: Sequence[str]) -> int:
     """Run, and report; see the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*", default=DEFAULT)
+    parser.add_argument("--match", default="", help="only mutants whose line holds this text")
     parser.add_argument("--list", action="store_true", help="show the mutants and stop")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)
     sys.path.append(str(ROOT / "tests/unit/verify"))  # for the seeded inputs
-    mutants = [mutant for path in options.files for mutant in mutants_of(path)]
+    mutants = [m for path in options.files for m in mutants_of(path) if options.match in shown(m)]
     if options.list:
         for mutant in mutants:
             print(shown(mutant))
         print(f"{len(mutants)} mutants")
         return 0
-    return _judge(mutants, options.files)
+    keys = {mutant.key for mutant in mutants}
+    known = {
+        key: why
+        for key, why in read_equivalent().items()
+        if (key in keys if options.match else key.partition(" | ")[0] in options.files)
+    }
+    return _judge(mutants, known)
 
 
-def _judge(mutants: list[Mutant], files: Sequence[str]) -> int:
+def _judge(mutants: list[Mutant], known: dict[str, str]) -> int:
     import pytest
 
-    for path in files:  # before the forks, so that they share it
+    for path in dict.fromkeys(m.path for m in mutants):  # before the forks, so that they share it
         if "/kernels/" in path:
             _expected(Path(path).stem)
     begun, server = time.monotonic(), Server(mutants)
@@ -217,7 +225,6 @@ def _judge(mutants: list[Mutant], files: Sequence[str]) -> int:
     if server.judged != len(mutants):
         print(f"only {server.judged} of {len(mutants)} mutants were judged, see above")
         return 2
-    known = {key: why for key, why in read_equivalent().items() if key.partition(" | ")[0] in files}
     return _report(mutants, server, known, time.monotonic() - begun)
 
 
