@@ -57,7 +57,7 @@ class SuffixSettings:
         60.0,
         minimum=0.0,
         maximum=86400.0,
-        help="Seconds between two times that new text is saved to store_path; 0 never saves.",
+        help="The most seconds until new text is saved to store_path, if no quiet one comes before; 0 never saves.",
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specplug import registry
 from specplug.adapters.common import host_logger
+from specplug.adapters.common.building import build_proposer
 from specplug.adapters.sglang_srt import options
 from specplug.adapters.sglang_srt.accept import Kept
 from specplug.adapters.sglang_srt.layout import FIXED_WIDTH_BACKENDS, TREE_BACKENDS, Layout
@@ -145,7 +145,7 @@ def session(name: str, known: Facts) -> Session:
 
     Where every step has the full width, drafts cost nothing more, and as many are made as fit.
     """
-    proposer = registry.build(name, known.context, known.choice.options)
+    proposer = build_proposer(name, known.context, known.choice.options, "SGLang")
     controller = (
         FixedLength()
         if known.fixed_width

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from specplug import registry
 from specplug.adapters.common import host_logger
+from specplug.adapters.common.building import build_proposer
 from specplug.adapters.common.timing import StepTimes
 from specplug.adapters.vllm_v1 import host_faults, setup
 from specplug.adapters.vllm_v1.binding import bind
@@ -61,7 +61,7 @@ class VllmProposer:
             self.log.info("%s: drafts on the first tensor-parallel rank only, idle here", self.name)
             return
         context = setup.context(vllm_config)
-        proposer = registry.build(choice.name, context, choice.options)
+        proposer = build_proposer(choice.name, context, choice.options, "vLLM")
         self.session = Session(proposer, context, controller=self._cap)
         _running.add(self)
         self.log.info(

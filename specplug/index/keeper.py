@@ -32,6 +32,8 @@ from specplug.index.suffix import SuffixIndex
 
 log = logging.getLogger("specplug")
 
+#: New text is saved once nothing has been stored for so long.
+QUIET_SECONDS = 1.0
 #: Seconds that the end of a process may wait for another one that is writing the file.
 LOCK_SECONDS = 5.0
 
@@ -45,7 +47,7 @@ class StoreKeeper:
     Args:
         index: loaded at once, so it must be new.
         path: of the file; its folder is created.
-        seconds: between two times that new text is saved; 0 never saves.
+        seconds: at most, between two times that new text is saved (a quiet moment is used earlier); 0 never saves.
         vocabulary: what the ids mean.
     """
 
@@ -164,15 +166,23 @@ class StoreKeeper:
         write_store(self.path, joined(there, new, limit), self._vocabulary)
 
     def _save_now_and_then(self, seconds: float) -> None:
-        pause = seconds
-        while not self._stop.wait(pause):
+        """After a quiet moment, as many engines are killed rather than ended, and at least every ``seconds``."""
+        due = time.monotonic() + seconds
+        seen = self._saved_until
+        rest = 0.0
+        while not self._stop.wait(max(rest, min(QUIET_SECONDS, seconds))):
+            rest = 0.0
+            before, seen = seen, self._index.settled
             started = time.monotonic()
+            if seen == self._saved_until or (seen != before and started < due):
+                continue
             try:
                 self.save()
             except Exception:  # the thread would be gone, and with it all later savings
                 log.exception("specplug: the store could not be saved to %s", self.path)
+            due = time.monotonic() + seconds
             # A large file is written less often: at most 2 % of the time goes into it.
-            pause = max(seconds, 50 * (time.monotonic() - started))
+            rest = 50 * (time.monotonic() - started)
 
     def _complain(self, message: str) -> None:
         """Once per problem, however often it comes back."""

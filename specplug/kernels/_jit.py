@@ -11,12 +11,15 @@ Kernels start no threads: a proposer decides how many of its own call them (``Co
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import re
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +30,10 @@ from numba.core import config
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 log = logging.getLogger("specplug")
+
+#: A cache folder that no process has used for so long is removed.
+KEPT_DAYS = 30.0
+_DIGEST = re.compile("[0-9a-f]{16}")
 
 _IMPORT = re.compile(r"^from specplug\.kernels\.(\w+) import", re.MULTILINE)
 
@@ -90,13 +97,52 @@ CACHE_FOLDER: Path | None = _writable_root()
 COMPILED: bool = not getattr(config, "DISABLE_JIT", False)
 
 
+def prune(folder: Path, now: float, days: float = KEPT_DAYS) -> int:
+    """Remove the folders of digests that no process has used for ``days``; returns how many.
+
+    Every release, and every edit of a checkout, makes new ones. Safe beside other processes: a process marks what it
+    uses when it starts, and what it compiles it has compiled long before; renaming is atomic.
+    """
+    removed = 0
+    for old in folder.iterdir():
+        try:
+            if not _DIGEST.fullmatch(old.name) or now - old.stat().st_mtime < days * 86400:
+                continue
+            doomed = old.with_name(f".{old.name}-{os.getpid()}")
+            old.rename(doomed)
+        except OSError:  # another process was faster
+            continue
+        shutil.rmtree(doomed, ignore_errors=True)
+        removed += 1
+    return removed
+
+
+@functools.cache
+def _folder_for(root: Path, source: Path) -> Path:
+    """The cache folder of a kernel file, marked as in use; the first new one of a process clears out old ones."""
+    folder = root / source_digest(source)
+    with contextlib.suppress(OSError):
+        if folder.exists():
+            os.utime(folder)
+        else:
+            folder.mkdir()
+            _prune_once(root)
+    return folder
+
+
+@functools.cache
+def _prune_once(root: Path) -> None:
+    prune(root, time.time())
+
+
 def _compile(function: Function, **options: Any) -> Function:
     settings: Any = (
         config  # numba fills this module at run time; its names are unknown to type checkers
     )
     before = settings.CACHE_DIR
     if CACHE_FOLDER is not None:
-        settings.CACHE_DIR = str(CACHE_FOLDER / source_digest(Path(function.__code__.co_filename)))
+        source = Path(function.__code__.co_filename)
+        settings.CACHE_DIR = str(_folder_for(CACHE_FOLDER, source))
     try:
         compiled: Any = numba.njit(
             nogil=True, error_model="numpy", cache=CACHE_FOLDER is not None, **options

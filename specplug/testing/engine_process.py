@@ -85,7 +85,10 @@ def engine_environment(
 
 
 class ManagedProcess:
-    """A subprocess that leads a process group, logs to a file, and never outlives us; nor do its temporary files."""
+    """A subprocess that leads a process group, logs to a file, and never outlives us; nor do its temporary files.
+
+    Without ``log`` the log is a temporary file too; it stays only if :meth:`fail` has shown it.
+    """
 
     def __init__(
         self,
@@ -97,6 +100,8 @@ class ManagedProcess:
         piped: bool = False,
     ) -> None:
         self.name = name
+        self._keeps_log = log is not None
+        self._last_words: str | None = None
         if log is None:
             handle, path = tempfile.mkstemp(prefix=f"specplug-{name}-", suffix=".log")
             os.close(handle)
@@ -118,16 +123,19 @@ class ManagedProcess:
     @property
     def log_tail(self) -> str:
         """The last 40 lines of the log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+        return "\n".join(self.log_text.splitlines()[-40:])
 
     @property
     def log_text(self) -> str:
         """The whole log."""
+        if self._last_words is not None:
+            return self._last_words
         return self.log.read_text(errors="replace")
 
     def fail(self, what: str) -> EngineProcessError:
         """End the process; an error that shows what went wrong and the end of the log."""
         code = self.process.poll()
+        self._keeps_log = True
         self.end()
         state = "did not exit" if code is None else f"exited with status {code}"
         return EngineProcessError(
@@ -149,6 +157,9 @@ class ManagedProcess:
                 with contextlib.suppress(OSError):
                     pipe.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+        if not self._keeps_log and self._last_words is None:
+            self._last_words = self.log_text
+            self.log.unlink(missing_ok=True)
 
 
 class EngineProcess:

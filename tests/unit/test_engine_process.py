@@ -169,3 +169,23 @@ def test_steps_and_results() -> None:
     assert Result((1, 2), (one,)).only is one
     with pytest.raises(ValueError, match="2 completions, not one"):
         _ = Result((1,), (one, one)).only
+
+
+def test_no_file_is_left_behind_unless_something_went_wrong(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run of the demo left three logs in the temporary folder."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(engine_process.tempfile, "tempdir", str(folder))
+    path = {"PYTHONPATH": str(tmp_path)}
+    with EngineProcess({}, engine="stand-in", env=path) as engine:
+        assert engine.tokenize("four") == [4]
+        assert list(folder.glob("*.log")), "there is a log while it runs"
+    assert list(folder.iterdir()) == []
+    assert isinstance(engine.log_text, str), "what was logged can still be read"
+    failing = EngineProcess({}, engine="stand-in", env=path)
+    with pytest.raises(EngineProcessError, match=r"(?s)log .*\.log, last lines.*this is why"):
+        failing.call("die")
+    [kept] = folder.iterdir()
+    assert "this is why" in kept.read_text()

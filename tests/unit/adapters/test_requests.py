@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -165,3 +166,23 @@ def test_salts_travel_with_new_requests(monkeypatch: pytest.MonkeyPatch) -> None
     assert (salted.req_id, salts.salt_of(salted)) == ("a", "s")
     assert (plain.req_id, salts.salt_of(plain)) == ("b", "")
     assert vars(plain) == {"req_id": "b"}, "a request without a salt was touched"
+
+
+def test_a_proposer_that_needs_hidden_states_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specplug.adapters.common.building import build_proposer
+    from specplug.errors import HostMismatchError
+    from specplug.types import Capabilities, Context
+
+    (tmp_path / "needs_states.py").write_text(
+        "from specplug.proposers.null import NullProposer\n"
+        "from specplug.types import Capabilities\n"
+        "class NeedsStates(NullProposer):\n"
+        "    capabilities = Capabilities(target_states=True)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    context = Context(10, 100, 4, 2)
+    assert build_proposer("null", context, {}, "vLLM").capabilities == Capabilities()
+    with pytest.raises(HostMismatchError, match=r"needs the target's hidden states .* for vLLM"):
+        build_proposer("needs_states:NeedsStates", context, {}, "vLLM")

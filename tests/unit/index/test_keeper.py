@@ -147,8 +147,13 @@ def test_without_seconds_the_file_is_only_read(path: Path) -> None:
     assert reader.draft(WORDS[5:8]) == WORDS[8:16]
 
 
-def test_it_is_saved_now_and_then(path: Path) -> None:
-    engine = Engine(path, store_save_seconds=0.02)
+@pytest.mark.parametrize(("seconds", "quiet"), [(0.02, 1.0), (86400, 0.02)])
+def test_it_is_saved_now_and_then_or_in_a_quiet_moment(
+    path: Path, seconds: float, quiet: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM kills its workers without a chance to save, so that text must be on disk before."""
+    monkeypatch.setattr(keeper_module, "QUIET_SECONDS", quiet)
+    engine = Engine(path, store_save_seconds=seconds)
     engine.say(WORDS)
     waited = threading.Event()
     for _ in range(500):

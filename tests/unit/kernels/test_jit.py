@@ -192,3 +192,56 @@ def test_the_cache_lies_where_the_user_wants_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert _jit.cache_root() == Path(expected)
+
+
+def test_folders_that_nobody_used_for_long_are_removed(tmp_path: Path) -> None:
+    """One folder per digest, so that every release and every edit of a checkout would leave some for ever."""
+    now = 1e9
+    ages = {"0" * 16: 40.0, "1" * 16: 29.0, "2" * 16: 31.0, "a folder of others": 400.0}
+    for name, days in ages.items():
+        (tmp_path / name / "deeper").mkdir(parents=True)
+        (tmp_path / name / "deeper" / "kernel.nbc").write_bytes(b"x")
+        os.utime(tmp_path / name, (now - days * 86400, now - days * 86400))
+    assert _jit.prune(tmp_path, now) == 2
+    assert sorted(os.listdir(tmp_path)) == ["1" * 16, "a folder of others"]
+    assert _jit.prune(tmp_path, now) == 0
+
+
+def test_a_folder_that_another_process_removes_meanwhile_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ("0" * 16)).mkdir()
+    os.utime(tmp_path / ("0" * 16), (0, 0))
+
+    def gone(self: Path, target: Path) -> Path:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "rename", gone)
+    assert _jit.prune(tmp_path, 1e9) == 0
+
+
+@pytest.mark.compiled
+def test_a_start_marks_what_it_uses_and_clears_out_the_rest(tmp_path: Path) -> None:
+    def run() -> str:
+        code = "from specplug.kernels.streams import mix; print(mix(1, 2))"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "SPECPLUG_CACHE": str(tmp_path)},
+        )
+        return done.stdout
+
+    folder = tmp_path / "kernels"
+    stale = folder / ("f" * 16)
+    stale.mkdir(parents=True)
+    os.utime(stale, (0, 0))
+    first = run()
+    assert not stale.exists(), "the first new folder of a process clears out old ones"
+    used = [path for path in folder.iterdir() if any(path.rglob("*.nbi"))]
+    assert used
+    for path in used:
+        os.utime(path, (0, 0))
+    assert run() == first
+    assert all(path.stat().st_mtime > 1e9 for path in used), "in use, so it must not be removed"
