@@ -43,7 +43,7 @@ class SuffixSettings:
         minimum=0.0,
         maximum=10.0,
         help="What verifying one more draft token costs, as a fraction of a plain decoding step. "
-        "Larger values draft less.",
+        "Larger values draft less. The controller 'goodput' starts from it and goes on with what it measures.",
     )
     share_prompts: bool = option(
         False,
@@ -92,6 +92,10 @@ class SuffixProposer:
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self.index.draft(slots, ceilings, out)
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
+        self.index.cost = float(cost)
 
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""

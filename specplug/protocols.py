@@ -33,6 +33,9 @@ class Proposer(Protocol):
     drawn, never on those coins. With ``capabilities.sampled``, whether a position is proposed at all may depend on
     its distribution, never on the token that was drawn from it; and every token is drawn by an attribute ``draw``,
     a function from a law (float64 ``[V]``) to a token, which the test kit replaces to follow all draws.
+
+    A proposer that stops by itself where more drafts would not pay may have a method ``set_verify_cost(cost: float)``:
+    the session tells it before every ``propose`` what one more draft token costs, as a fraction of a plain step.
     """
 
     capabilities: Capabilities

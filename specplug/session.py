@@ -164,6 +164,7 @@ class Session:
         if rows and not self.faulted:
             ceilings[:] = 0
             self._steering.plan(slots, limits, ceilings)
+            self._steering.hint(self.proposer)
             self._guarded("propose", slots, ceilings, out)
             self._make_safe(live, ceilings, out)
         self._settle(live, out, self._steering.trim(slots, out))

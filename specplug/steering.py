@@ -22,6 +22,9 @@ from specplug.types import (
 
 log = logging.getLogger("specplug")
 
+#: Bounds of the verification cost that proposers are told.
+LEAST_COST, MOST_COST = 0.002, 0.2
+
 
 class Offer(NamedTuple):
     """What was drafted for a request in a step.
@@ -104,6 +107,16 @@ class Steering:
         if not self._guarded("plan", slots, limits, ceilings):
             ceilings[:] = 0
         clip_lengths(ceilings, limits)
+
+    def hint(self, proposer: object) -> None:
+        """Tell a proposer that asks for it what verifying costs, so that it need not draft what would be cut.
+
+        Half of it: the controller decides, and what it cuts is still compared with the truth.
+        """
+        tell = getattr(proposer, "set_verify_cost", None)
+        price = getattr(self.controller, "verify_cost", None)
+        if tell is not None and price is not None:
+            tell(min(max(0.5 * price(), LEAST_COST), MOST_COST))
 
     def trim(self, slots: IntArray, out: DraftBuffers) -> IntArray:
         """Let the controller shorten the drafts; returns how long they were: int32 ``[B]``."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from specplug import registry
+from specplug.control import options as control
 from specplug.errors import SettingsError, SpecplugError, did_you_mean
 
 DOOR = "specplug.adapters.vllm_v1.door"
@@ -36,10 +37,11 @@ _PACKED = re.compile(r"[A-Za-z_]\w*__((?:[0-9a-f]{2})+)")
 
 
 class Choice(NamedTuple):
-    """A proposer and its complete, validated options."""
+    """A proposer, its complete, validated options, and those of the controller (None: constant draft length)."""
 
     name: str
     options: dict[str, Any]
+    control: dict[str, Any] | None = None
 
 
 def is_ours(config: Any) -> bool:
@@ -78,7 +80,7 @@ def translate(config: Any) -> Any:
 def pack(choice: Choice) -> str:
     """A dotted class path that carries the proposer and its options."""
     readable = re.sub(r"\W", "_", choice.name)
-    payload = json.dumps([choice.name, choice.options], separators=(",", ":"), sort_keys=True)
+    payload = json.dumps(list(choice), separators=(",", ":"), sort_keys=True)
     return f"{DOOR}.p_{readable}__{payload.encode().hex()}"
 
 
@@ -87,8 +89,7 @@ def unpack(class_name: str) -> Choice | None:
     match = _PACKED.fullmatch(class_name)
     if match is None:
         return None
-    name, options = json.loads(bytes.fromhex(match.group(1)))
-    return Choice(name, options)
+    return Choice(*json.loads(bytes.fromhex(match.group(1))))
 
 
 def _choose(config: Mapping[str, Any]) -> Choice:
@@ -105,7 +106,8 @@ def _choose(config: Mapping[str, Any]) -> Choice:
             f"{PREFIX}{name}: the key 'specplug' must be an object of options, got {options!r}"
         )
     try:
-        return Choice(name, registry.check(name, options))
+        own = {key: value for key, value in options.items() if key != "controller"}
+        return Choice(name, registry.check(name, own), control.check(options.get("controller")))
     except ValueError:
         raise
     except SpecplugError as error:

@@ -17,6 +17,7 @@ from specplug.adapters.vllm_v1.binding import bind
 from specplug.adapters.vllm_v1.options import PREFIX, Choice
 from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
 from specplug.adapters.vllm_v1.salts import salt_of
+from specplug.adapters.vllm_v1.steps import StepClock
 from specplug.session import Session
 from specplug.types import TokenArray
 
@@ -55,6 +56,7 @@ class VllmProposer:
         self._withheld: set[str] = set()
         self._salts: dict[str, str] = {}
         self._hook_time = 0
+        self._clock = StepClock()
         self._cap = setup.HostCap(self.width)
         self._bind()
         if not setup.drafts_here(vllm_config):
@@ -62,13 +64,15 @@ class VllmProposer:
             return
         context = setup.context(vllm_config)
         proposer = build_proposer(choice.name, context, choice.options, "vLLM")
+        self._cap = setup.controller(choice, context, proposer.capabilities, vllm_config)
         self.session = Session(proposer, context, controller=self._cap)
         _running.add(self)
         self.log.info(
-            "%s ready in %.2f s: options %s, at most %d draft tokens, vocabulary %d, %d thread(s)",
+            "%s ready in %.2f s: options %s, controller %s, at most %d draft tokens, vocabulary %d, %d thread(s)",
             self.name,
             time.perf_counter() - started,
             self.options,
+            (choice.control or {"name": "fixed"})["name"],
             context.max_draft,
             context.vocab_size,
             context.threads,
@@ -82,6 +86,7 @@ class VllmProposer:
         started = time.perf_counter_ns()
         try:
             self._attach(runner)
+            self._clock.begin(scheduler_output)
             planned = getattr(scheduler_output, "num_spec_tokens_to_schedule", None)
             self._cap.cap = self.width if planned is None else max(0, min(self.width, int(planned)))
             self._end_all(scheduler_output.finished_req_ids)
@@ -120,13 +125,16 @@ class VllmProposer:
             batch = self.runner.input_batch
             lengths = batch.num_tokens_no_spec if num_tokens_no_spec is None else num_tokens_no_spec
             tokens = batch.token_ids_cpu if token_ids_cpu is None else token_ids_cpu
+            self._time(sampled_token_ids, lengths)
             rows, histories = self._collect(session, sampled_token_ids, lengths, tokens, ids)
             if ids:
                 self._draft(session, ids, rows, histories, drafts)
         except Exception:  # noqa: BLE001  a draft is never worth a request: this step decodes plainly
             self._fault("propose", ids)
             drafts = [[] for _ in sampled_token_ids]
-        self.times.add(time.perf_counter_ns() - started + self._hook_time)
+        spent = time.perf_counter_ns() - started + self._hook_time
+        self.times.add(spent)
+        self._clock.drafted(spent)
         self._hook_time = 0
         return drafts
 
@@ -143,7 +151,12 @@ class VllmProposer:
             "checksum": self.session.checksum.value
             if self.session and self.session.checksum
             else None,
+            "controller": self._controller(),
         }
+
+    def _controller(self) -> dict[str, Any]:
+        about = getattr(self._cap.inner, "as_dict", None)
+        return {"controller": type(self._cap.inner).__name__} if about is None else about()
 
     def _bind(self) -> None:
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -157,6 +170,16 @@ class VllmProposer:
         limit = getattr(runner, "effective_drafter_max_model_len", None)
         if limit is not None and limit < runner.max_model_len + self.width:
             runner.effective_drafter_max_model_len = runner.max_model_len + self.width
+
+    def _time(self, sampled: Any, lengths: Any) -> None:
+        """Tell a controller that wants to know how long this step took."""
+        rows = len(sampled)
+        facts = self._clock.sampled(
+            rows - sum(1 for new in sampled if len(new)), np.asarray(lengths)[:rows]
+        )
+        timed = getattr(self._cap.inner, "timed", None)
+        if facts is not None and timed is not None:
+            timed(facts)
 
     def _collect(
         self, session: Session, sampled: Any, lengths: Any, tokens: Any, ids: list[str]

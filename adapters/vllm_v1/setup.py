@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from specplug.adapters.common import host_logger
+from specplug.adapters.vllm_v1.options import Choice
+from specplug.control import options as control
 from specplug.control.fixed import FixedLength
 from specplug.machine import thread_share
 from specplug.protocols import Controller
-from specplug.types import Context, IntArray
+from specplug.types import Capabilities, Context, IntArray
 from specplug.vocabulary import vocabulary_digest
 
 #: Executors whose scheduler takes drafts from one rank only; every other rank may save itself the look-ups.
@@ -59,6 +61,39 @@ def threads(vllm_config: Any) -> int:
     return thread_share(int(getattr(parallel, "data_parallel_size_local", 1) or 1))
 
 
+def controller(choice: Choice, limits: Context, capabilities: Capabilities, config: Any) -> HostCap:
+    """The controller of the user's choice, under the draft length that vLLM allows."""
+    inner: Controller = FixedLength()
+    if choice.control is not None:
+        inner = control.build(
+            choice.control,
+            limits,
+            capabilities,
+            captured=captured_sizes(config),
+            device="" if on_cpu() else device_name(),
+        )
+    return HostCap(limits.max_draft, inner)
+
+
+def captured_sizes(config: Any) -> list[int]:
+    """Token counts to which vLLM pads a step; none where it captures no graphs."""
+    compilation = getattr(config, "compilation_config", None)
+    mode = getattr(compilation, "cudagraph_mode", None)
+    if on_cpu() or mode is None or getattr(mode, "name", str(mode)) == "NONE":
+        return []
+    return [int(size) for size in getattr(compilation, "cudagraph_capture_sizes", None) or ()]
+
+
+def device_name() -> str:
+    """The accelerator, as its driver calls it."""
+    from vllm.platforms import current_platform
+
+    try:
+        return str(current_platform.get_device_name())
+    except Exception:  # noqa: BLE001  a name in a file is worth no failure of whatever a platform raises
+        return "unknown device"
+
+
 def drafts_here(vllm_config: Any) -> bool:
     """Whether this rank's drafts reach a scheduler.
 
@@ -89,17 +124,24 @@ def on_cpu() -> bool:
 
 
 class HostCap:
-    """A controller under the draft length that vLLM's own dynamic schedule allows in this step."""
+    """A controller under the draft length that vLLM's own dynamic schedule allows in this step.
+
+    Attributes:
+        inner: the controller; what it has beyond the protocol is found here too.
+        trims: whether it cuts drafts after they are made.
+    """
 
     def __init__(self, ceiling: int, inner: Controller | None = None) -> None:
         self.cap = ceiling
-        self._inner: Controller = inner or FixedLength()
+        self.inner: Any = inner or FixedLength()
+        self.trims = bool(getattr(self.inner, "trims", False))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not there yet: while it is unpickled, say
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
     def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
         """The inner controller's plan, cut to the cap of the step."""
-        self._inner.plan(slots, limits, ceilings)
+        self.inner.plan(slots, limits, ceilings)
         np.minimum(ceilings, self.cap, out=ceilings)
-
-    def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
-        """Passed on."""
-        self._inner.observe(slots, drafted, accepted)

@@ -56,6 +56,7 @@ class StepFacts(NamedTuple):
         context: tokens of all these requests together, in the key-value cache.
         prefill: prompt tokens among ``tokens``.
         host: seconds in our own code, part of ``seconds``.
+        next_prefill: prompt tokens that the next step is expected to compute.
     """
 
     seconds: float
@@ -64,6 +65,7 @@ class StepFacts(NamedTuple):
     context: int = 0
     prefill: int = 0
     host: float = 0.0
+    next_prefill: int = 0
 
 
 class CostModel:

@@ -38,6 +38,9 @@ DWELL = 8
 #: How much of the newest step the running figure of the realised gain takes.
 _NEWEST = 0.05
 
+#: Tokens over which the slope of the cost is taken.
+_AHEAD = 8
+
 #: How far the batch may exceed the longest step ever timed: the knee of the cost may lie just beyond.
 _GROWTH, _ALWAYS = 2, 32
 
@@ -73,8 +76,9 @@ class GoodputController:
         self._chances = np.full((slots, width), 0.5)
         self._offered = np.zeros(slots, np.int64)
         self._context = 0  # tokens in the cache, from the last timed step
+        self._batch = self._prefill = 0  # requests of the last step, prompt tokens of the next
         self._others = (
-            0  # tokens of the forward pass that are not ours: prefill, requests without drafts
+            0  # tokens of the next pass that are not ours: prefill, requests without drafts
         )
         self._caution = 0.0
         self._brought, self._spent = (
@@ -105,6 +109,7 @@ class GoodputController:
         """Before drafting: with ``trims`` who is asked at all, otherwise the lengths."""
         self._check()
         self._rows, self._emitted, self._drafted = len(slots), len(slots), 0
+        self._others = self._prefill + max(0, self._batch - len(slots))
         if not len(slots):
             return
         if self.trims:
@@ -168,9 +173,15 @@ class GoodputController:
         self.cost.observe(facts)
         self.decisions.measured(facts.seconds)
         self._context = facts.context
-        self._others = max(0, facts.tokens - self._rows - self._drafted)
+        self._batch, self._prefill = facts.requests, facts.next_prefill
         if facts.requests and math.isfinite(facts.host) and facts.host >= 0:
             self._host_per_row += 0.1 * (facts.host / facts.requests - self._host_per_row)
+
+    def verify_cost(self) -> float:
+        """What one more draft token costs, in steps per token of a request: what a proposer's own stop needs."""
+        base = max(1, self._rows)
+        costs = self.cost.table(base + self._others, _AHEAD, base, self._context)
+        return float((costs[-1] - costs[0]) / (_AHEAD * costs[0]) * base)
 
     def as_dict(self) -> dict[str, object]:
         """State and totals, as plain values."""

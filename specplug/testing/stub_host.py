@@ -160,6 +160,12 @@ class StubHost:
                 scheduled_new_reqs=[
                     SimpleNamespace(req_id=r, state=e.state, **e.attached) for r, e in new
                 ],
+                num_scheduled_tokens={
+                    r: len(e.tokens) if e.new else 1 + len(e.draft) for r, e in self.running.items()
+                },
+                scheduled_spec_decode_tokens={
+                    r: list(e.draft) for r, e in self.running.items() if e.draft and not e.new
+                },
                 **({} if planned is None else {"num_spec_tokens_to_schedule": planned}),
             )
         )

@@ -53,13 +53,18 @@ def make() -> Iterator[Callable[..., tuple[StubHost, Any]]]:
     module.Recorder = Recorder  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
 
-    def build(target: Any = periodic_target, tensor_parallel_rank: int = 0, **limits: Any) -> Any:
+    def build(
+        target: Any = periodic_target,
+        tensor_parallel_rank: int = 0,
+        control: Any = None,
+        **limits: Any,
+    ) -> Any:
         config = configuration(vocab_size=VOCABULARY, **limits)
         if tensor_parallel_rank:
             config.parallel_config.tensor_parallel_size = 2
             config.parallel_config.distributed_executor_backend = "mp"
         with stub_vllm(tensor_parallel_rank):
-            adapter = VllmProposer(config, Choice("specplug_test_recorder:Recorder", {}))
+            adapter = VllmProposer(config, Choice("specplug_test_recorder:Recorder", {}, control))
         host = StubHost(
             target, config.scheduler_config.max_num_seqs, config.model_config.max_model_len
         )

@@ -10,6 +10,7 @@ import pytest
 from specplug.adapters.vllm_v1 import door
 from specplug.adapters.vllm_v1 import install as installer
 from specplug.adapters.vllm_v1.options import DOOR, Choice, pack, translate, unpack
+from specplug.control import options as control
 from specplug.errors import HostMismatchError, SettingsError
 
 GOOD = {"method": "specplug.null", "num_speculative_tokens": 4}
@@ -29,7 +30,7 @@ def test_a_method_of_ours_becomes_a_custom_class() -> None:
     module, _, name = found["model"].rpartition(".")
     assert module == DOOR
     assert name.isidentifier(), "vLLM would take it for a model path"
-    assert unpack(name) == Choice("null", {})
+    assert unpack(name) == Choice("null", {}, control.check("goodput"))
 
 
 def test_hyphens_in_keys_are_underscores() -> None:
@@ -179,3 +180,35 @@ def test_an_unfit_vllm_is_refused_only_when_asked(monkeypatch: pytest.MonkeyPatc
     }
     with pytest.raises(HostMismatchError, match="lacks a thing"):
         wrapped(EngineArgs(speculative_config=GOOD), "t")
+
+
+@pytest.mark.parametrize(
+    ("written", "understood"),
+    [
+        ("fixed", {"name": "fixed", "length": None}),
+        ({"name": "fixed", "length": 3}, {"name": "fixed", "length": 3}),
+        ({"name": "table", "lengths": "1:8,4:0"}, {"name": "table", "lengths": "1:8,4:0"}),
+    ],
+)
+def test_a_controller_can_be_chosen(written: Any, understood: dict[str, Any]) -> None:
+    found = translate({**GOOD, "specplug": {"controller": written}})
+    choice = unpack(found["model"].rpartition(".")[2])
+    assert choice == Choice("null", {}, understood)
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("gootput", "unknown controller 'gootput'; did you mean 'goodput'"),
+        (3, "expected a name or an object"),
+        ({"name": "goodput", "mod": "latency"}, "did you mean 'mode'"),
+        ({"name": "goodput", "mode": "fast"}, "'throughput' or 'latency'"),
+        ({"name": "goodput", "slo_ms": 0}, "slo_ms"),
+        ({"name": "table"}, "1:16,4:4"),
+        ({"name": "table", "lengths": "0:3"}, "batch sizes from 1"),
+        ({"name": "table", "lengths": "1:3,x"}, "1:3,x"),
+    ],
+)
+def test_a_wrong_controller_is_refused_with_what_would_be_right(written: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        translate({**GOOD, "specplug": {"controller": written}})
