@@ -24,7 +24,7 @@ from specplug.control.acceptance import AcceptanceModel, FloatArray
 from specplug.control.cost import CostModel, StepFacts
 from specplug.control.decisions import Decisions
 from specplug.control.options import GoodputSettings
-from specplug.control.plan import Plan, spend, spend_uniform
+from specplug.control.plan import Plan, spend, spend_at_rate, spend_uniform
 from specplug.types import Context, IntArray, Request
 
 log = logging.getLogger("specplug")
@@ -203,19 +203,22 @@ class GoodputController:
         inside = np.arange(width) < limits[:, None]
         survival = np.where(inside, np.cumprod(chances, axis=1), 0.0)
         rows = len(slots)
-        requests = rows
         most = min(int(limits.sum()), self.settings.max_draft_tokens, self._allowed(rows))
-        costs = self.cost.table(rows + self._others, max(0, most), requests, self._context)
+        costs = self.cost.table(rows + self._others, max(0, most), rows, self._context)
         margin = self.settings.margin + self._caution
         if self.actions is not None:
-            return self._dwell(
-                spend_uniform(survival, costs, self.actions, margin=margin), survival, costs
-            )
+            plan = spend_uniform(survival, costs, self.actions, margin=margin)
+            return self._dwell(plan, survival, costs)
         slo = math.inf
         if self.settings.slo_ms is not None and self.cost.ready:
             slo = self.settings.slo_ms / 1000.0 / self.cost.scale
         latency = self.settings.mode == "latency"
-        return spend(survival, costs, margin=margin, latency=latency, most_cost=slo)
+        plan = spend(survival, costs, margin=margin, latency=latency, most_cost=slo)
+        if self._prefill and plan.total:
+            alone = self.cost.table(rows, max(0, most), rows, self._context)
+            free = spend(survival, alone, margin=margin, latency=latency)
+            plan = spend_at_rate(survival, costs[: plan.total + 1], free.ratio * rows / alone[0])
+        return plan
 
     def _allowed(self, rows: int) -> int:
         """Draft tokens up to which costs are known or may be explored."""

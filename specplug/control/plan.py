@@ -94,6 +94,33 @@ def spend(
     return Plan(lengths, best + 1, float(survival[inside].sum()), float(ratio[best]))
 
 
+def spend_at_rate(survival: FloatArray, costs: FloatArray, rate: float) -> Plan:
+    """The best lengths where part of the step is work that brings no token now, such as prefill.
+
+    A ratio would see a long step with few tokens, in which anything pays. But that work is owed anyway, whatever is
+    drafted; what a draft token really competes with is time at ``rate``, in which plain or drafted steps without such
+    work bring tokens. So ``expected - rate * (cost - cost without drafts)`` is maximised (one step of Dinkelbach,
+    "On nonlinear fractional programming", Management Science 1967, with the rate of the steps that follow).
+
+    Args:
+        survival, costs: as for :func:`spend`, the other work included in ``costs``.
+        rate: tokens per unit of cost of a step without the other work.
+    """
+    rows = len(survival)
+    flat = survival.ravel()
+    order = np.sort(flat[flat > 0.0])[::-1]
+    count = min(len(order), len(costs) - 1)
+    if count == 0 or rows == 0:
+        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
+    value = np.cumsum(order[:count])
+    worth = value - rate * (costs[1 : count + 1] - costs[0])
+    best = int(np.argmax(worth))
+    if worth[best] <= 0.0:
+        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
+    lengths = _first(survival, order[best], best + 1)
+    return Plan(lengths, best + 1, float(value[best]), 1.0 + float(worth[best]) / rows)
+
+
 def spend_uniform(
     survival: FloatArray, costs: FloatArray, actions: tuple[int, ...], *, margin: float = 0.0
 ) -> Plan:
