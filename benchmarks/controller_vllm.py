@@ -35,7 +35,11 @@ def configuration(method: str) -> dict[str, Any] | None:
     """The speculative_config of a method."""
     name, _, number = method.partition(":")
     suffix = {"method": "specplug.suffix", "num_speculative_tokens": WIDTH}
-    ngram = {"num_speculative_tokens": int(number or 8), "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    ngram = {
+        "num_speculative_tokens": int(number or 8),
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+    }
     if name == "none":
         return None
     if name == "goodput":
@@ -122,7 +126,10 @@ def table(found: list[dict[str, Any]], names: list[str]) -> str:
             mine = [r for r in here if r["method"] == name]
             speeds = [r["tokens"] / r["seconds"] for r in mine]
             ratios = [
-                base[r["round"]]["seconds"] / base[r["round"]]["tokens"] * r["tokens"] / r["seconds"]
+                base[r["round"]]["seconds"]
+                / base[r["round"]]["tokens"]
+                * r["tokens"]
+                / r["seconds"]
                 for r in mine
             ]
             same = sum(
@@ -143,7 +150,11 @@ def main() -> int:
     """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--methods", nargs="+", default=["none", "goodput", "fixed:2", "fixed:4", "fixed:8", "fixed:16"])
+    add(
+        "--methods",
+        nargs="+",
+        default=["none", "goodput", "fixed:2", "fixed:4", "fixed:8", "fixed:16"],
+    )
     add("--workloads", nargs="+", default=[*WORKLOADS, "mixed"])
     add("--concurrency", nargs="+", type=int, default=[1, 4, 8])
     add("--rounds", type=int, default=5)
@@ -152,9 +163,16 @@ def main() -> int:
     add("--dtype", default="float32", choices=["float32", "bfloat16"])
     add("--json", type=Path)
     chosen = parser.parse_args()
-    model = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "model.py")], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.strip().splitlines()[-1]
+    model = (
+        subprocess.run(
+            [sys.executable, str(ROOT / "tools" / "model.py")],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        .stdout.strip()
+        .splitlines()[-1]
+    )
     with ExitStack() as stack:
         engines = {}
         for name in chosen.methods:
@@ -169,14 +187,20 @@ def main() -> int:
             engines[name] = stack.enter_context(EngineProcess(options, name=name.replace(":", "-")))
             # The cost model shall know the machine before the clock runs, as it does in a server.
             for size in (1, 4, 8):
-                engines[name].generate([WARM_UP] * size, {"temperature": 0, "max_tokens": 24, "ignore_eos": True})
+                engines[name].generate(
+                    [WARM_UP] * size, {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+                )
         found = serve(engines, chosen)
         info = engines[chosen.methods[0]].info()
         own = {name: engine.metrics().own for name, engine in engines.items()}
     print(table(found, chosen.methods))
-    print(f"vLLM {info['versions']['vllm']}, {info['threads']} threads, {info['dtype']}, greedy, {chosen.tokens} tokens")
+    print(
+        f"vLLM {info['versions']['vllm']}, {info['threads']} threads, {info['dtype']}, greedy, {chosen.tokens} tokens"
+    )
     if chosen.json:
-        chosen.json.write_text(json.dumps({"records": found, "info": info, "own": own}, default=str) + "\n")
+        chosen.json.write_text(
+            json.dumps({"records": found, "info": info, "own": own}, default=str) + "\n"
+        )
     return 0
 
 

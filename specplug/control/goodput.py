@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from specplug.control.acceptance import AcceptanceModel, FloatArray
 from specplug.control.cost import CostModel, StepFacts
+from specplug.control.costfile import CostSeed, write_seed
 from specplug.control.decisions import Decisions
 from specplug.control.options import GoodputSettings
 from specplug.control.plan import Plan, spend, spend_at_rate, spend_uniform
@@ -38,6 +41,9 @@ DWELL = 8
 #: How much of the newest step the running figure of the realised gain takes.
 _NEWEST = 0.05
 
+#: Steps after which the cost file is written, and then every so many.
+SAVE_FIRST, SAVE_EVERY = 200, 2000
+
 #: Tokens over which the slope of the cost is taken.
 _AHEAD = 8
 
@@ -53,6 +59,7 @@ class GoodputController:
         settings: options.
         cost: a model of the step's cost; a fresh one by default.
         trims: see the module.
+        machine: name of the machine, for the cost file.
         actions: lengths that the engine can verify, the same for every row; None: any length per row.
     """
 
@@ -63,11 +70,13 @@ class GoodputController:
         *,
         cost: CostModel | None = None,
         trims: bool = True,
+        machine: str = "",
         actions: tuple[int, ...] | None = None,
     ) -> None:
         self.settings = settings or GoodputSettings()
         self.trims = trims
         self.actions = actions
+        self._machine = machine
         self.cost = cost or CostModel()
         self.decisions = Decisions()
         slots, width = context.max_requests, context.max_draft
@@ -176,6 +185,18 @@ class GoodputController:
         self._batch, self._prefill = facts.requests, facts.next_prefill
         if facts.requests and math.isfinite(facts.host) and facts.host >= 0:
             self._host_per_row += 0.1 * (facts.host / facts.requests - self._host_per_row)
+
+        if self.settings.cost_file and self.cost.steps % SAVE_EVERY == SAVE_FIRST:
+            self._save(Path(self.settings.cost_file))
+
+    def _save(self, path: Path) -> None:
+        _, values = self.cost.shape()
+        seed = CostSeed(tuple(v / values[0] for v in values), self._machine, "measured in serving")
+        try:
+            write_seed(path, seed)
+        except OSError as error:
+            log.warning("specplug: cost file %s cannot be written: %s", path, error)
+            self.settings = replace(self.settings, cost_file=None)
 
     def verify_cost(self) -> float:
         """What one more draft token costs, in steps per token of a request: what a proposer's own stop needs."""

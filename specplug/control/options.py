@@ -48,7 +48,7 @@ class GoodputSettings:
     )
     cost_file: str | None = option(
         None,
-        help="File with the step costs of this machine, to start from; written when the engine ends.",
+        help="File with the step costs of this machine, to start from; written again every 2,000 steps.",
     )
 
 
@@ -137,13 +137,14 @@ def build(
     from specplug.control.goodput import GoodputController
 
     settings = GoodputSettings(**options)
-    seed = None
+    seed, machine = None, machine_name(device)
     if settings.cost_file and Path(settings.cost_file).exists():
-        seed = read_seed(Path(settings.cost_file), machine_name(device))
+        seed = read_seed(Path(settings.cost_file), machine)
     return GoodputController(
         context,
         settings,
         cost=CostModel(captured, seed),
+        machine=machine,
         # What is cut after drafting depends on the draft, which the rule of losslessness forbids for drawn tokens.
         trims=not (capabilities.sampled or capabilities.trees),
     )

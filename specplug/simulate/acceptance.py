@@ -1,8 +1,8 @@
 """What a proposer would offer at every position of a response, and how much of it would be right.
 
-From recorded requests: the proposer drafts at *every* position of every response (teacher forcing), so that a simulated
-server may stop there or not. Or made up, for tests and for machines without logs: text that alternates between stretches
-that copy and stretches that do not.
+From recorded requests: the proposer drafts at *every* position of every response (teacher forcing), so that a
+simulated server may stop there or not. Or made up, for tests and for machines without logs: text that alternates
+between stretches that copy and stretches that do not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Trace:
     @property
     def offered(self) -> NDArray[np.int32]:
         """int32 ``[N]``, tokens offered at each position."""
-        return (self.survival > 0).sum(axis=1).astype(np.int32)
+        offered: NDArray[np.int32] = (self.survival > 0).sum(axis=1, dtype=np.int32)
+        return offered
 
 
 #: Of synthetic text: mean length of a copied and of a new stretch (tokens), chance of a token to be foreseen in either,

@@ -1,9 +1,10 @@
 """What a step costs on several machines. Nothing here is fitted to make a controller look good.
 
-``cpu-*`` were measured: vLLM 0.32 on two cores of an AMD EPYC with SmolLM2-135M, median step times with 0 to 64 drafted
-tokens per request, at batch sizes 1 and 4. The others are *not measured*: they follow from published peak figures by the
-roofline model (Williams, Waterman and Patterson, "Roofline", CACM 2009): the longer of the time to read the weights and the
-time to compute, plus a constant for launches and the host, plus the time to read the key-value cache.
+``cpu-*`` were measured: vLLM 0.32 on two cores of an AMD EPYC with SmolLM2-135M, median step times with 0 to 64
+drafted tokens per request, at batch sizes 1 and 4. The others are *not measured*: they follow from published peak
+figures by the roofline model (Williams, Waterman and Patterson, "Roofline", CACM 2009): the longer of the time to
+read the weights and the time to compute, plus a constant for launches and the host, plus the time to read the
+key-value cache.
 """
 
 from __future__ import annotations

@@ -93,6 +93,7 @@ class Server:
         controller: built for at least ``rows`` slots and the width of the trace.
         rows: most requests at once.
         arrivals: times at which requests come, ascending; None: as soon as there is a free row (closed loop).
+        prefill: whether prompts are computed here; False: elsewhere, or they are in the prefix cache.
         seed: of the noise.
     """
 
@@ -103,6 +104,7 @@ class Server:
         controller: Controller,
         rows: int,
         arrivals: Iterator[float] | None = None,
+        prefill: bool = True,
         seed: int = 0,
     ) -> None:
         self.trace, self.hardware, self.controller = trace, hardware, controller
@@ -112,15 +114,16 @@ class Server:
         self.last_drafts: NDArray[np.int32] = np.zeros(0, np.int32)
         self._offered = trace.offered
         self._arrivals = arrivals
+        self._computes_prompts = prefill
         self._next_arrival = next(arrivals, math.inf) if arrivals is not None else 0.0
         self._coins = np.random.default_rng(seed)
         self._served = 0
+        self._until = math.inf
         self._free = list(range(rows))
         self._prefilling: list[list[int]] = []  # slot, request, prompt tokens left
+        none32, none64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self._batch = _Batch(
-            *(np.zeros(0, t) for t in (np.int32, np.int64, np.int64, float, np.int64, np.int64)),
-            length=np.zeros(0, np.int32),
-            offered=np.zeros(0, np.int32),
+            none32, none64, none64, np.zeros(0), none64, none64, length=none32, offered=none32
         )
 
     def fill(self) -> None:
@@ -142,6 +145,7 @@ class Server:
         """Serve until so many tokens were emitted, or so much simulated time is over, since this call."""
         self.outcome = Outcome()
         start = self.now
+        self._until = start + seconds
         while self.outcome.tokens < tokens and self.now - start < seconds:
             self.step()
         self.outcome.seconds = self.now - start
@@ -155,8 +159,12 @@ class Server:
         drafts = int(batch.length.sum())
         prefill, done = self._prefill(TOKEN_BUDGET - rows - drafts)
         tokens = rows + drafts + prefill
+        if not tokens and done:  # prompts that cost nothing, and nobody else
+            self._enter(done)
+            self._draft()
+            return
         if not tokens:
-            self.now = max(self.now, self._next_arrival)
+            self.now = max(self.now, min(self._next_arrival, self._until))
             return
         context = int((batch.prompt + batch.position - batch.start).sum())
         seconds = self.hardware.step(tokens, rows, context) * self._noise()
@@ -168,19 +176,16 @@ class Server:
             self.controller.timed(facts)
         if rows:
             self._verify()
-        for slot, request in done:
-            start, end = self.trace.starts[request], self.trace.starts[request + 1]
-            self._batch.add(slot, int(start), int(end), int(self.trace.prompts[request]), self.now)
+        self._enter(done)
         self._draft()
 
     def _admit(self) -> None:
-        if self._arrivals is not None and not len(self._batch.slot) and not self._prefilling:
-            self.now = max(self.now, self._next_arrival)
         while self._free and self._next_arrival <= self.now:
             slot = heapq.heappop(self._free)
             request = self._served % len(self.trace.prompts)
             self._served += 1
-            self._prefilling.append([slot, request, int(self.trace.prompts[request])])
+            left = int(self.trace.prompts[request]) if self._computes_prompts else 0
+            self._prefilling.append([slot, request, left])
             if hasattr(self.controller, "begin"):
                 self.controller.begin(slot, Request(str(self._served), 1))
             if self._arrivals is not None:
@@ -189,7 +194,7 @@ class Server:
     def _prefill(self, budget: int) -> tuple[int, list[tuple[int, int]]]:
         """Prompt tokens of this step, and the requests whose prompts end in it."""
         spent, done = 0, []
-        while self._prefilling and spent < budget:
+        while self._prefilling and (spent < budget or not self._prefilling[0][2]):
             entry = self._prefilling[0]
             part = min(entry[2], budget - spent)
             entry[2] -= part
@@ -199,6 +204,11 @@ class Server:
             done.append((entry[0], entry[1]))
             self._prefilling.pop(0)
         return spent, done
+
+    def _enter(self, done: list[tuple[int, int]]) -> None:
+        for slot, request in done:
+            start, end = self.trace.starts[request], self.trace.starts[request + 1]
+            self._batch.add(slot, int(start), int(end), int(self.trace.prompts[request]), self.now)
 
     def _verify(self) -> None:
         batch, outcome = self._batch, self.outcome
@@ -213,9 +223,7 @@ class Server:
                 self.controller.compare(batch.slot[asked], tested, agreed)  # type: ignore[attr-defined]
         drafted = np.flatnonzero(batch.length)
         if len(drafted):
-            self.controller.observe(
-                batch.slot[drafted], batch.length[drafted], accepted[drafted]
-            )
+            self.controller.observe(batch.slot[drafted], batch.length[drafted], accepted[drafted])
         emitted = np.minimum(accepted + 1, batch.end - batch.position)
         batch.position += emitted
         outcome.tokens += int(emitted.sum())

@@ -113,6 +113,11 @@ ARROWS = {
     "specplug.datastore": _row(
         *("specplug.index", "specplug.kernels", "specplug.replay", "numpy", *BASE),
     ),
+    "specplug.simulate": _row(
+        *("specplug.control", "numpy", *BASE),
+        lazily=("specplug.session", "specplug.registry", "specplug.replay"),
+    ),
+    "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
     "specplug.__main__": _row("specplug.cli"),
     # The package itself: public names, loaded on first use.

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specplug.control.cost import CostModel, StepFacts
+from specplug.control.costfile import read_seed
 from specplug.control.goodput import GoodputController
 from specplug.control.options import GoodputSettings
 from specplug.testing import check_controller
@@ -252,3 +253,22 @@ def test_asking_for_drafts_is_left_out_where_it_costs_more_than_it_brings() -> N
         rows = np.flatnonzero(offered)
         controller.compare(slots[rows], array([1] * len(rows)), array([0] * len(rows)))
     assert asked < 250
+
+
+def test_what_was_measured_is_written_and_is_where_the_next_run_starts(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    server = Server(4, settings=GoodputSettings(cost_file=str(path)))
+    server.serve(0.8, 0.8, 250)
+    seed = read_seed(path, "")
+    assert seed is not None
+    fresh = CostModel(seed=seed)
+    ratio = fresh.table(4, 32, 4)[32] / fresh.table(4, 0, 4)[0]
+    assert ratio == pytest.approx(compute_bound(36) / compute_bound(4), rel=0.2)
+
+
+def test_a_cost_file_that_cannot_be_written_costs_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(1, settings=GoodputSettings(cost_file=str(tmp_path / "none" / "cost.json")))
+    server.serve(0.8, 0.8, 2300)
+    assert len(caplog.records) == 1
