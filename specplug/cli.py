@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tune(commands)
     _add_calibrate(commands)
     _add_warm(commands)
+    _add_simulate(commands)
     _add_check_engine(commands)
     _add_datastore(commands)
     return parser
@@ -101,6 +102,18 @@ def _add_datastore(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     parser = commands.add_parser(
         "datastore",
         help="build and inspect what specplug.rest and specplug.hybrid draft from",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
+
+
+def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.simulate import command
+
+    parser = commands.add_parser(
+        "simulate",
+        help="what the controller would do on other hardware and under other load",
         description=command.DESCRIPTION,
     )
     command.add_arguments(parser)

@@ -115,8 +115,14 @@ class Steering:
         """
         tell = getattr(proposer, "set_verify_cost", None)
         price = getattr(self.controller, "verify_cost", None)
-        if tell is not None and price is not None:
+        if tell is None or price is None:
+            return
+        try:
             tell(min(max(0.5 * price(), LEAST_COST), MOST_COST))
+        except Exception:  # a hint is worth no request, whoever it is that fails
+            if self._raise:
+                raise
+            self.faults += 1
 
     def trim(self, slots: IntArray, out: DraftBuffers) -> IntArray:
         """Let the controller shorten the drafts; returns how long they were: int32 ``[B]``."""

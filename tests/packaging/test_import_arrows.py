@@ -117,7 +117,6 @@ ARROWS = {
         *("specplug.control", "numpy", *BASE),
         lazily=("specplug.session", "specplug.registry", "specplug.replay"),
     ),
-    "specplug.doctor": _row("specplug.registry", *BASE, lazily=("specplug.kernels", "numba")),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
     "specplug.__main__": _row("specplug.cli"),
     # The package itself: public names, loaded on first use.
