@@ -52,12 +52,17 @@ def _started(options: Mapping[str, Any]) -> EngineProcess:
 
 
 def sweep(
-    engine: EngineProcess, rounds: int, seed: int, done: Callable[[], None]
+    engine: EngineProcess,
+    rounds: int,
+    seed: int,
+    done: Callable[[], None],
+    requests: Sequence[int] = REQUESTS,
 ) -> Iterator[Point]:
     """Measure all points, round by round, so that a change of the machine's load hits all of them.
 
     Args:
         done: called after each point.
+        requests: sizes of the batches.
     """
     generator = np.random.default_rng(seed)
     vocabulary = int(engine.info()["vocab_size"])
@@ -68,9 +73,9 @@ def sweep(
     # The first steps of any kind compile and allocate.
     _decode(engine, prompts(1, PROMPT_TOKENS), max(DRAFTS), 2)
     for _ in range(rounds):
-        for requests in REQUESTS:
+        for count in requests:
             for drafts in DRAFTS:
-                yield _decoding(engine, prompts(requests, PROMPT_TOKENS), drafts)
+                yield _decoding(engine, prompts(count, PROMPT_TOKENS), drafts)
                 done()
         for size in PROMPTS:
             batch = _decode(engine, prompts(1, size), 0, 1)
