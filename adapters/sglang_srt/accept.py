@@ -112,6 +112,9 @@ def accept_tree(samples: Tensor, tokens: Tensor, parents: Tensor, lengths: Tenso
     import torch
 
     rows, width = tokens.shape
+    if not width:  # no row has a draft in this step
+        zeros = torch.zeros_like(samples)
+        return Kept(samples, zeros[:, 0], zeros)
     places = torch.arange(width, device=tokens.device)
     used = places < lengths[:, None]
     node = tokens.new_full((rows,), -1)

@@ -108,9 +108,10 @@ def random_tree(rng: Any, rows: int, width: int) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_trees_are_followed_like_the_reference(seed: int) -> None:
+@pytest.mark.parametrize("width", [0, 1, 6])
+def test_trees_are_followed_like_the_reference(seed: int, width: int) -> None:
     rng = np.random.default_rng(seed)
-    rows, width = 5, 6
+    rows = 5
     tokens, parents, lengths = random_tree(rng, rows, width)
     scores = rng.random((rows, width + 1, 3))
     emitted = np.zeros((rows, width + 1), np.int32)
