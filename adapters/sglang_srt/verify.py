@@ -107,11 +107,12 @@ def choose(step: Step, sampler: Any, backend: str) -> accept.Kept:
     parents = None
     if step.drafts.parents is not None:
         parents = torch.from_numpy(step.drafts.parents).to(device, torch.int64)
-    if info.is_all_greedy:
+    drawn = [i for i, req in enumerate(step.batch.reqs) if int(req.sampling_params.top_k) != 1]
+    # SGLang's own flag stays False when the requests that were sampled have left the batch.
+    if info.is_all_greedy or not drawn:
         return _compared(step.logits.argmax(2), step, parents)
     if info.sampling_seed is not None:
-        return _compared(_seeded(step, sampler), step, parents)
-    drawn = [i for i, req in enumerate(step.batch.reqs) if int(req.sampling_params.top_k) != 1]
+        return _compared(draw_by_host(step, sampler), step, parents)
     packed = _packed_laws(step, drawn, backend)
     coins = torch.rand(len(drawn), width, dtype=torch.float64, device=device)
     chosen = torch.tensor(drawn, device=device)
@@ -171,10 +172,11 @@ def _packed_laws(step: Step, drawn: list[int], backend: str) -> _Packed:
     return _Packed(made, torch.from_numpy(starts.astype(np.int64)).to(device))
 
 
-def _seeded(step: Step, sampler: Any) -> Any:
-    """Every position drawn by SGLang's own sampler, with the coin that plain decoding would use there.
+def draw_by_host(step: Step, sampler: Any) -> Any:
+    """Every position drawn by SGLang's own sampler, int64 ``[B, w]``, on logits that are ready (and stay as they are).
 
-    Its coins are a function of seed and position, so the answer to a seed does not depend on the drafts.
+    In deterministic mode its coins are a function of seed and position, the one that plain decoding would use there,
+    so the answer to a seed does not depend on the drafts.
     """
     import torch
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -184,6 +186,7 @@ def _seeded(step: Step, sampler: Any) -> Any:
     repeated = {
         name: getattr(info, name).repeat_interleave(width, 0)
         for name in ("temperatures", "top_ks", "top_ps", "min_ps", "sampling_seed")
+        if getattr(info, name) is not None
     }
     wide = dataclasses.replace(
         info, has_custom_logit_processor=False, sampling_mask_batch_indices=None, **repeated

@@ -17,7 +17,7 @@ from specplug.adapters.sglang_srt.layout import Layout, chain_mask, full_mask, l
 from specplug.adapters.sglang_srt.metrics import Metrics
 from specplug.adapters.sglang_srt.relay import late_tokens
 from specplug.adapters.sglang_srt.steps import StepClock, controller_facts
-from specplug.adapters.sglang_srt.verify import Step, verify
+from specplug.adapters.sglang_srt.verify import Step, draw_by_host, transform, verify
 from specplug.registry import PREFIX
 from specplug.session import Session
 from specplug.types import TokenArray
@@ -294,17 +294,17 @@ class WorkerParts:
         )
 
     def _plain(self, batch: Any, logits: Any, layout: Layout, histories: list[TokenArray]) -> Kept:
-        """The first position of each row only, as without drafts."""
+        """The first position of each row only, drawn by SGLang's own sampler, as without drafts."""
         import torch
 
         rows, width, _ = logits.shape
         nothing = no_drafts(rows, 0)
         first = lay_out(layout.tokens[:, 0], nothing)
         step = self._step(batch, logits[:, :1], nothing, first, histories)
-        kept = verify(step, self.model_runner.sampler, self.facts.sampling_backend)
-        padded = torch.zeros(rows, width, dtype=torch.int64, device=logits.device)
-        padded[:, :1] = kept.tokens
-        return Kept(padded, kept.accepted)
+        transform(step)
+        tokens = torch.zeros(rows, width, dtype=torch.int64, device=logits.device)
+        tokens[:, :1] = draw_by_host(step, self.model_runner.sampler)
+        return Kept(tokens, torch.zeros(rows, dtype=torch.int64, device=logits.device))
 
     def _fault(self) -> None:
         self.verify_faults += 1

@@ -81,6 +81,13 @@ def test_greedy_and_sampled_requests_share_a_batch() -> None:
     assert emitted(make_step(logits, drafts, params)) == [[2, 3, 4], [2, 3], [2]]
 
 
+def test_greedy_requests_left_behind_by_sampled_ones() -> None:
+    """SGLang goes on to say that not all are greedy, though the others have left."""
+    step = make_step(np.stack([peaked(2, 3)]), [[2]], [{"top_k": 1}])
+    step.batch.sampling_info.is_all_greedy = False
+    assert emitted(step) == [[2, 3]]
+
+
 def test_penalties_see_the_drafts_before_them() -> None:
     # 2 wins everywhere by less than the penalty: without it all drafts would be kept.
     logits = np.zeros((1, 3, V), np.float32)
