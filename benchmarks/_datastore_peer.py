@@ -1,0 +1,57 @@
+"""``draftretriever`` 0.1.1 (the library of REST) in a process of its own: a query of one token ends the process.
+
+Queries are contexts that occur in the corpus. To find the longest one REST asks for 16 tokens, then 15, and so on; that
+is not part of its time here.
+
+Reads one pickle from standard input: path of the index, vocabulary size, documents, queries. Writes one to standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from typing import Any
+
+#: As REST calls it: trees of at most 64 nodes, 10 deep.
+CHOICES, LONG = 64, 10
+
+
+def build(path: str, vocab_size: int, documents: list[list[int]]) -> float:
+    """Seconds to build an index; documents are lists already."""
+    import draftretriever
+
+    begin = time.perf_counter()
+    writer = draftretriever.Writer(file_path=path, vocab_size=vocab_size)
+    for document in documents:
+        writer.add_entry(document)
+    writer.finalize()
+    return time.perf_counter() - begin
+
+
+def search(path: str, queries: list[list[int]]) -> dict[str, Any]:
+    """Times, and the paths of the tree per query, the best first."""
+    import draftretriever
+
+    reader = draftretriever.Reader(index_file_path=path)
+    times, paths = [], []
+    for query in queries:
+        begin = time.perf_counter_ns()
+        found = reader.search(query, choices=CHOICES, long=LONG)[0]
+        times.append(time.perf_counter_ns() - begin)
+        paths.append([[token for token in path if token >= 0] for path in found])
+    return {"ns": times, "paths": paths}
+
+
+def main() -> None:
+    """Answer one request."""
+    path, vocab_size, documents, queries = pickle.load(sys.stdin.buffer)
+    answer: dict[str, Any] = {"build_s": build(path, vocab_size, documents)}
+    answer["bytes"] = os.path.getsize(path)
+    answer.update(search(path, queries))
+    pickle.dump(answer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

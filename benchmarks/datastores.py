@@ -1,0 +1,248 @@
+"""Datastores beside ``draftretriever`` 0.1.1, the library of REST: the same corpus, the same queries, one run.
+
+Per workload the corpus are the responses of the first half of the records; queries are places in the second half. Look-up
+time, quality of the best chain and of trees with as many nodes, build time, size. Then how it grows on made-up text.
+
+    python benchmarks/datastores.py TRACES TOKENIZER [--only NAME ...] [--grow 1e6 1e7] [--out FOLDER]
+
+Needs ``pip install 'specplug[bench]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _comparison import Requests, load
+from _datastore_growth import grow
+
+from specplug.datastore.writer import Writer
+from specplug.index.datastore import Datastore
+from specplug.index.rest import RestIndex
+from specplug.replay.drivers import Draft
+from specplug.replay.provenance import provenance
+from specplug.replay.report import write_json
+from specplug.replay.simulator import accepted_nodes
+from specplug.replay.tokenizers import load_tokenizer
+from specplug.types import Context, Observed, Request, TokenArray, allocate_drafts
+
+PACKAGES = ("specplug", "numpy", "numba", "draftretriever")
+#: Tokens between two queries in a response; tokens of the longest draft, as in REST.
+STRIDE, DEPTH, NODES = 5, 10, 64
+#: Tokens of context that REST looks for, at most.
+SPAN = 16
+
+
+def places(requests: Requests, limit: int) -> list[tuple[int, int]]:
+    """Query places: request, position in its response."""
+    found = [
+        (number, position)
+        for number, (_, response) in enumerate(requests)
+        for position in range(STRIDE, len(response) - DEPTH, STRIDE)
+    ]
+    return found[:limit]
+
+
+def ours(
+    folder: str,
+    vocab: int,
+    requests: Requests,
+    chosen: list[tuple[int, int]],
+    tree: bool,
+    sizes: list[int],
+) -> dict[str, Any]:
+    """Times and drafts of :class:`RestIndex`, which learns from the text as it goes."""
+    context = Context(vocab, 1 << 20, NODES if tree else DEPTH, 1)
+    index = RestIndex(context, folder, cost=0.0, branches=3 if tree else 1)
+    slots, ceilings = np.zeros(1, np.int32), np.full(1, context.max_draft, np.int32)
+    out = allocate_drafts(1, context.max_draft, vocab, index.capabilities)
+    times, accepted = [], []
+    current, known = -1, 0
+    for (number, position), size in zip(chosen, sizes, strict=True):
+        prompt, response = requests[number]
+        if number != current:
+            index.start(0, Request("r", len(prompt)), np.concatenate([prompt, response[:position]]))
+        else:
+            news = response[known:position]
+            index.observe(Observed(slots, np.array([0, len(news)], np.int64), news))
+        current, known = number, position
+        ceilings[0] = size
+        begin = time.perf_counter_ns()
+        index.propose(slots, ceilings, out)
+        times.append(time.perf_counter_ns() - begin)
+        n = int(out.lengths[0])
+        parents = None if out.parents is None else out.parents[0, :n].copy()
+        draft = Draft(out.tokens[0, :n].copy(), None, parents)
+        accepted.append(int(accepted_nodes(draft, response[position : position + DEPTH]).sum()))
+    return {"ns": times, "accepted": accepted}
+
+
+def prefix(path: list[int], truth: TokenArray) -> int:
+    """Tokens of a path that come true."""
+    pairs = list(zip(path, truth.tolist(), strict=False))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+
+
+def nodes_of(paths: list[list[int]]) -> int:
+    """Nodes of the tree that these paths make."""
+    return len({tuple(path[: i + 1]) for path in paths for i in range(len(path))})
+
+
+def peer(
+    path: str, vocab: int, documents: list[TokenArray], queries: list[list[int]]
+) -> dict[str, Any] | None:
+    """What the library of REST does; None if its process ended without an answer."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("_datastore_peer.py"))],
+        input=pickle.dumps((path, vocab, [d.tolist() for d in documents], queries)),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        print(f"  draftretriever ended with {done.returncode}: {done.stderr.decode()[-200:]!r}")
+        return None
+    answer: dict[str, Any] = pickle.loads(done.stdout)
+    return answer
+
+
+def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, Any]:
+    """Everything about one workload."""
+    half = len(requests) // 2
+    documents = [response for _, response in requests[:half]]
+    tests = requests[half:]
+    chosen = places(tests, limit)
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        with Writer(folder, vocab) as writer:
+            for document in documents:
+                writer.add(document)
+            header = writer.publish({})
+        built = time.perf_counter() - begin
+        chosen, queries = known(Datastore(folder), tests, chosen)
+        searches_ns = searches(folder, queries)
+        theirs = peer(f"{folder}/peer.idx", vocab, documents, queries)
+        sizes = [NODES] * len(chosen)
+        if theirs is not None:
+            sizes = [nodes_of(paths) for paths in theirs["paths"]]
+        chain = ours(folder, vocab, tests, chosen, False, [DEPTH] * len(chosen))
+        tree = ours(folder, vocab, tests, chosen, True, sizes)
+    row: dict[str, Any] = {
+        **{"workload": name, "corpus_tokens": header.tokens, "queries": len(chosen)},
+        **{"build_s": built, "bytes_per_token": header.file_size / header.tokens},
+        **{"search_us": quantiles(searches_ns)},
+        **{"chain_us": quantiles(chain["ns"]), "tree_us": quantiles(tree["ns"])},
+        **{"chain": float(np.mean(chain["accepted"])), "tree": float(np.mean(tree["accepted"]))},
+    }
+    if theirs is not None:
+        truths = [tests[n][1][p : p + DEPTH] for n, p in chosen]
+        best = [
+            prefix(paths[0], t) if paths else 0
+            for paths, t in zip(theirs["paths"], truths, strict=True)
+        ]
+        any_path = [
+            max((prefix(p, t) for p in paths), default=0)
+            for paths, t in zip(theirs["paths"], truths, strict=True)
+        ]
+        row["peer"] = {
+            **{"build_s": theirs["build_s"], "bytes_per_token": theirs["bytes"] / header.tokens},
+            **{"search_us": quantiles(theirs["ns"])},
+            **{
+                "chain": float(np.mean(best)),
+                "tree": float(np.mean(any_path)),
+                "nodes": float(np.mean(sizes)),
+            },
+        }
+    return row
+
+
+def known(
+    store: Datastore, requests: Requests, chosen: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], list[list[int]]]:
+    """The places whose last two tokens occur in the corpus, and their longest contexts (up to 16 tokens) that do."""
+    kept, queries = [], []
+    for number, position in chosen:
+        prompt, response = requests[number]
+        context = np.concatenate([prompt[-SPAN:], response[:position]])[-SPAN:]
+        lengths = store.search(context).lengths
+        if len(lengths) and lengths[0] > 1:
+            kept.append((number, position))
+            queries.append(context[-int(lengths[0]) :].tolist())
+    return kept, queries
+
+
+def searches(folder: str, queries: list[list[int]]) -> list[int]:
+    """Nanoseconds of our search alone."""
+    store = Datastore(folder)
+    times = []
+    for query in queries:
+        context = np.array(query, np.int32)
+        begin = time.perf_counter_ns()
+        store.search(context)
+        times.append(time.perf_counter_ns() - begin)
+    return times
+
+
+def quantiles(nanoseconds: list[int]) -> list[float]:
+    """Median and 99th percentile in microseconds."""
+    return [float(value) for value in np.percentile(nanoseconds, [50, 99]) / 1e3]
+
+
+def large_vocabulary(vocab: int) -> str:
+    """What the library of REST does with ids above 65,535."""
+    rng = np.random.default_rng(0)
+    document = rng.integers(65_536, vocab, 2000).astype(np.int32)
+    queries = [document[i : i + 8].tolist() for i in range(0, 1900, 50)]
+    with tempfile.TemporaryDirectory() as folder:
+        answer = peer(f"{folder}/peer.idx", vocab, [document], queries)
+    if answer is None:
+        return "ends the process"
+    right = sum(
+        bool(paths) and paths[0][:1] == [int(document[i * 50 + 8])]
+        for i, paths in enumerate(answer["paths"])
+    )
+    return f"{right} of {len(queries)} continuations right"
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("traces", type=Path, help="folder of logs")
+    parser.add_argument("tokenizer", help="tokenizer.json, or a folder with one")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--queries", type=int, default=1000, help="per workload (1000)")
+    parser.add_argument("--grow", type=float, nargs="*", default=[], metavar="TOKENS")
+    parser.add_argument("--vocab", type=int, default=151_936, help="of the made-up text (151936)")
+    parser.add_argument("--out", type=Path, default=Path("build/datastores"))
+    return parser.parse_args()
+
+
+def main() -> int:
+    chosen = arguments()
+    document: dict[str, Any] = {"provenance": provenance(PACKAGES), "workloads": [], "growth": []}
+    tokenizer = load_tokenizer(chosen.tokenizer)
+    if chosen.only != ["none"]:
+        for name, requests in load(chosen.traces, tokenizer, None, chosen.only).items():
+            row = compare(name, requests, tokenizer.vocab_size, chosen.queries)
+            document["workloads"].append(row)
+            print(row, flush=True)
+        document["large_vocabulary"] = large_vocabulary(128_256)
+        print("vocabulary of 128,256, draftretriever:", document["large_vocabulary"])
+    for size in chosen.grow:
+        document["growth"].append(grow(int(size), chosen.vocab))
+        print(document["growth"][-1], flush=True)
+    document["load_average_at_end"] = round(os.getloadavg()[0], 2)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    write_json(chosen.out / "datastores.json", document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
