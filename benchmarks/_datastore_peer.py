@@ -3,7 +3,8 @@
 Queries are contexts that occur in the corpus. To find the longest one REST asks for 16 tokens, then 15, and so on; that
 is not part of its time here.
 
-Reads one pickle from standard input: path of the index, vocabulary size, documents, queries. Writes one to standard output.
+Reads one pickle (path of the index, vocabulary size, documents, queries) from standard input, writes one to standard
+output.
 """
 
 from __future__ import annotations

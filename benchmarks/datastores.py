@@ -1,7 +1,8 @@
 """Datastores beside ``draftretriever`` 0.1.1, the library of REST: the same corpus, the same queries, one run.
 
-Per workload the corpus are the responses of the first half of the records; queries are places in the second half. Look-up
-time, quality of the best chain and of trees with as many nodes, build time, size. Then how it grows on made-up text.
+Per workload the corpus are the responses of the first half of the records; queries are places in the second half.
+Look-up time, quality of the best chain and of trees with as many nodes, build time, size. Then how it grows on
+made-up text.
 
     python benchmarks/datastores.py TRACES TOKENIZER [--only NAME ...] [--grow 1e6 1e7] [--out FOLDER]
 

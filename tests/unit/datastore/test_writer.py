@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,22 @@ def test_a_full_disk_publishes_nothing(
                 unlucky.publish({})
     assert (tmp_path / FILE).read_bytes() == before
     assert Datastore(tmp_path).tokens().tolist() == [1, 2, 3, -1]
+
+
+def test_a_file_that_may_not_grow_is_explained(tmp_path: Path, published: Publish) -> None:
+    """The system's own refusal, not a stand-in."""
+    before = published(tmp_path, [[1, 2, 3]]).path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Writer(tmp_path, 1000) as unlucky:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        try:
+            with pytest.raises(DatastoreError, match="nothing was published"):
+                for seed in range(100):
+                    unlucky.add(np.array(text(seed, 1000), np.int32))
+                    unlucky.checkpoint({})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
