@@ -12,7 +12,7 @@ from specplug.datastore.writer import Writer
 from specplug.testing.engine_protocol import Result
 
 from .conftest import Start
-from .engines import VLLM, WIDTH, Engine, need
+from .engines import WIDTH, Engine
 
 PROMPT = "The first ten elements of the periodic table and one property of each:\n1."
 

@@ -172,12 +172,12 @@ def test_a_file_that_may_not_grow_is_explained(tmp_path: Path, published: Publis
     before = published(tmp_path, [[1, 2, 3]]).path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Writer(tmp_path, 1000) as unlucky:
+        for seed in range(100):
+            unlucky.add(np.array(text(seed, 1000), np.int32))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
         try:
             with pytest.raises(DatastoreError, match="nothing was published"):
-                for seed in range(100):
-                    unlucky.add(np.array(text(seed, 1000), np.int32))
-                    unlucky.checkpoint({})
+                unlucky.checkpoint({})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / FILE).read_bytes() == before
