@@ -49,7 +49,7 @@ def page(document: Mapping[str, Any]) -> str:
         parts.append(
             _figure(
                 plots.by_position(proposer),
-                "Share of the drafts that reach a position and are accepted there",
+                "Of the drafts that are so long, the share that was accepted up to here",
             )
         )
         if any(w["by_match_length"] for w in proposer["workloads"].values()):
