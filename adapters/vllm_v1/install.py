@@ -8,6 +8,8 @@ from typing import Any
 
 from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import requirements, salts
+from specplug.adapters.vllm_v1.adaptive import is_adaptive
+from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
 from specplug.adapters.vllm_v1.options import is_ours, translate
 from specplug.errors import SettingsError
 
@@ -45,7 +47,16 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             if warning:
                 host_logger("vllm").warning("specplug: %s", warning)
             salts.carry(load=True)
-        translated = translate(config)
+        if is_adaptive(config):
+            translated, scheduler = translate_adaptive(config)
+            if getattr(self, "scheduler_cls", None) is not None:
+                raise SettingsError(
+                    f"{config['method']} brings a scheduler class of its own, but scheduler_cls is "
+                    f"{self.scheduler_cls!r}; give one of the two"
+                )
+            self.scheduler_cls = scheduler
+        else:
+            translated = translate(config)
         if translated is not config:
             self.speculative_config = translated
             # Consumed: vLLM would complain that they are given twice.

@@ -59,6 +59,7 @@ class GoodputController:
         settings: options.
         cost: a model of the step's cost; a fresh one by default.
         trims: see the module.
+        informed: whether drafts come with estimates; otherwise rates per position are learned.
         machine: name of the machine, for the cost file.
         actions: lengths that the engine can verify, the same for every row; None: any length per row.
     """
@@ -70,6 +71,7 @@ class GoodputController:
         *,
         cost: CostModel | None = None,
         trims: bool = True,
+        informed: bool = True,
         machine: str = "",
         actions: tuple[int, ...] | None = None,
     ) -> None:
@@ -80,7 +82,7 @@ class GoodputController:
         self.cost = cost or CostModel()
         self.decisions = Decisions()
         slots, width = context.max_requests, context.max_draft
-        self.acceptance = AcceptanceModel(slots, width, informed=trims)
+        self.acceptance = AcceptanceModel(slots, width, informed=trims and informed)
         self._width = width
         self._chances = np.full((slots, width), 0.5)
         self._offered = np.zeros(slots, np.int64)

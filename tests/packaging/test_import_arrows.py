@@ -83,6 +83,7 @@ ARROWS = {
     "specplug.adapters.vllm_v1": _row(
         *("specplug.adapters.common", "specplug.adapters.offline_host"),
         *("specplug.session", "specplug.registry", "specplug.control"),
+        "specplug.steering",
         *("numpy", *BASE),
         lazily=("vllm", "torch", "specplug.kernels"),
     ),

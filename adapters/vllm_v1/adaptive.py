@@ -1,0 +1,237 @@
+"""``specplug.adaptive``: the controller over a draft method of vLLM's own.
+
+vLLM's scheduler receives the drafts of every request as a list before it schedules the next step. A subclass, chosen
+by vLLM's own ``scheduler_cls``, shortens these lists to what pays. Nothing is patched; requests, sampling and
+verification are vLLM's. Such methods give no estimates, so rates per position are learned, per request; what is cut
+is still compared with what the target says next.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import weakref
+from collections.abc import Mapping
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from specplug.adapters.common import host_logger
+from specplug.adapters.vllm_v1.steps import StepClock
+from specplug.control.cost import CostModel
+from specplug.control.goodput import GoodputController
+from specplug.control.options import GoodputSettings, check
+from specplug.errors import SettingsError, did_you_mean
+from specplug.steering import Offer, Steering
+from specplug.types import (
+    LENGTH_DTYPE,
+    TOKEN_DTYPE,
+    Capabilities,
+    Context,
+    Request,
+    allocate_drafts,
+)
+
+METHOD = "specplug.adaptive"
+
+#: Methods whose drafts cost next to nothing and reach the scheduler as lists, so that cutting them is the whole gain.
+INNER = ("ngram",)
+
+_PACKED = re.compile(r"Scheduler__((?:[0-9a-f]{2})+)")
+_running: weakref.WeakSet[Governor] = weakref.WeakSet()
+
+
+def is_adaptive(config: Any) -> bool:
+    """Whether a speculative_config asks for it."""
+    return isinstance(config, Mapping) and config.get("method") == METHOD
+
+
+def translate(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What vLLM shall get as speculative_config, and the dotted path of its scheduler class.
+
+    Raises:
+        SettingsError: no inner method, one that is not supported, or wrong options.
+    """
+    config = {str(key).replace("-", "_"): value for key, value in config.items()}
+    options = config.get("specplug")
+    inner = options.get("inner") if isinstance(options, Mapping) else None
+    if not isinstance(options, Mapping) or not isinstance(inner, Mapping) or "method" not in inner:
+        raise SettingsError(
+            f'{METHOD}: write "specplug": {{"inner": {{"method": "ngram", ...}}}}, got {options!r}'
+        )
+    unknown = [key for key in options if key not in ("inner", "controller")]
+    if unknown:
+        raise SettingsError(
+            f"{METHOD}: unknown option {unknown[0]!r}; {did_you_mean(unknown[0], ('inner', 'controller'))}"
+        )
+    if inner["method"] not in INNER:
+        raise SettingsError(
+            f"{METHOD}: the inner method must be one of {', '.join(INNER)}, got {inner['method']!r}; methods that "
+            "draft with a model would have to be told the length before they draft, which this version does not do"
+        )
+    foreign = [key for key in config if key not in ("method", "num_speculative_tokens", "specplug")]
+    if foreign:
+        raise SettingsError(f"{METHOD}: put {foreign[0]!r} into the inner configuration")
+    control = check(options.get("controller"))
+    if control["name"] != "goodput":
+        raise SettingsError(
+            f"{METHOD}: the controller must be 'goodput', got {control['name']!r}; for a constant length use the "
+            "inner method alone"
+        )
+    length = config.get("num_speculative_tokens", inner.get("num_speculative_tokens"))
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise SettingsError(
+            f'{METHOD} needs "num_speculative_tokens" of at least 1, the most tokens drafted per step, got {length!r}'
+        )
+    payload = json.dumps(control, separators=(",", ":"), sort_keys=True).encode().hex()
+    return {**inner, "num_speculative_tokens": length}, f"{__name__}.Scheduler__{payload}"
+
+
+class Governor:
+    """The controller beside one scheduler; requests by vLLM's internal id. Nothing in here raises.
+
+    Attributes:
+        controller: the controller.
+        drafted, offered: draft tokens let through, and drafted by the inner method.
+    """
+
+    def __init__(self, control: Mapping[str, Any], width: int, requests: int) -> None:
+        options = {key: value for key, value in control.items() if key != "name"}
+        context = Context(1 << 30, 1 << 30, width, max_requests=requests)
+        self.controller = GoodputController(
+            context, GoodputSettings(**options), cost=CostModel(), informed=False
+        )
+        self.steering = Steering(self.controller, Capabilities(), raise_faults=False)
+        self.drafted = self.offered = 0
+        self.clock = StepClock()
+        self._width, self._requests = width, requests
+        self._slots: dict[str, int] = {}
+        self._free = list(range(requests))
+        self._offers: dict[str, Offer] = {}
+        self._buffers = allocate_drafts(requests, width)
+        self._failed = False
+        self.log = host_logger("vllm")
+        _running.add(self)
+
+    def scheduled(self, output: Any) -> None:
+        """A step was put together."""
+        for request_id in output.finished_req_ids:
+            self._offers.pop(request_id, None)
+            if request_id in self._slots:
+                self._free.append(self._slots.pop(request_id))
+        self.clock.begin(output)
+
+    def sampled(self, output: Any) -> None:
+        """A step is done: how long it took, and what became of the drafts."""
+        sampled = output.sampled_token_ids or []
+        waiting = sum(1 for tokens in sampled if not len(tokens))
+        facts = self.clock.sampled(waiting, np.zeros(0))
+        if facts is not None:
+            self.controller.timed(facts)
+        judged = []
+        for request_id, row in output.req_id_to_index.items():
+            offer = self._offers.pop(request_id, None)
+            if offer is not None and row < len(sampled) and len(sampled[row]):
+                new = np.array(sampled[row], TOKEN_DTYPE)
+                judged.append((self._slots[request_id], offer, new))
+        if judged:
+            self.steering.judge(judged)
+
+    def cut(self, request_ids: list[str], drafts: list[list[int]]) -> list[list[int]]:
+        """The drafts that are worth verifying."""
+        began = perf_counter_ns()
+        rows = [i for i, request_id in enumerate(request_ids) if self._slot(request_id) is not None]
+        slots = np.array([self._slots[request_ids[i]] for i in rows], LENGTH_DTYPE)
+        limits = np.array([min(len(drafts[i]), self._width) for i in rows], LENGTH_DTYPE)
+        ceilings = np.zeros(len(rows), LENGTH_DTYPE)
+        self.steering.plan(slots, limits, ceilings)
+        out = self._buffers._replace(
+            tokens=self._buffers.tokens[: len(rows)],
+            lengths=ceilings,
+            survival=self._buffers.survival[: len(rows)],
+        )
+        offered = self.steering.trim(slots, out)
+        kept = list(drafts)
+        for row, i in enumerate(rows):
+            tokens, length = drafts[i], int(out.lengths[row])
+            if offered[row]:
+                offer = np.array(tokens[: offered[row]], TOKEN_DTYPE)
+                self._offers[request_ids[i]] = Offer(offer, None, length)
+            kept[i] = tokens[:length]
+            self.offered += len(tokens)
+            self.drafted += length
+        self.clock.drafted(perf_counter_ns() - began)
+        return kept
+
+    def guarded(self, method: str, *arguments: Any) -> Any:
+        """Call a method; after a fault the inner method drafts as it would alone."""
+        if self._failed:
+            return None
+        try:
+            return getattr(self, method)(*arguments)
+        except Exception:  # the scheduler must go on, whatever fails in here
+            self._failed = True
+            self.log.exception(
+                "%s failed in %s(); answers are not affected, drafts are not cut any more",
+                METHOD,
+                method,
+            )
+            return None
+
+    def _slot(self, request_id: str) -> int | None:
+        if request_id not in self._slots:
+            if not self._free:
+                return None
+            self._slots[request_id] = self._free.pop()
+            self.steering.begin(self._slots[request_id], Request(request_id, 0))
+        return self._slots[request_id]
+
+
+def running() -> list[Governor]:
+    """The governors alive in this process, which is the engine core's."""
+    return list(_running)
+
+
+def report(_llm: Any = None) -> dict[str, Any]:
+    """What the newest governor of this process did, as plain values; empty if there is none."""
+    governors = running()
+    if not governors:
+        return {}
+    return {**governors[-1].controller.as_dict(), "method": METHOD}
+
+
+def scheduler_class(control: Mapping[str, Any]) -> type:
+    """A subclass of vLLM's scheduler with a :class:`Governor` of these options."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    class GovernedScheduler(Scheduler):  # type: ignore[misc, unused-ignore]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            width = int(self.num_spec_tokens)
+            most = int(self.scheduler_config.max_num_seqs)
+            self.governor = Governor(control, max(1, width), most)
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().schedule(*args, **kwargs)
+            self.governor.guarded("scheduled", output)
+            return output
+
+        def update_from_output(self, scheduled: Any, output: Any, *args: Any) -> Any:
+            self.governor.guarded("sampled", output)
+            return super().update_from_output(scheduled, output, *args)
+
+        def update_draft_token_ids(self, drafts: Any) -> None:
+            kept = self.governor.guarded("cut", drafts.req_ids, drafts.draft_token_ids)
+            if kept is not None:
+                drafts.draft_token_ids = kept
+            super().update_draft_token_ids(drafts)
+
+    return GovernedScheduler
+
+
+def __getattr__(name: str) -> type:
+    match = _PACKED.fullmatch(name)
+    if match is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return scheduler_class(json.loads(bytes.fromhex(match.group(1))))

@@ -1,0 +1,62 @@
+"""The controller in the real vLLM: same answers, no drafts where they are never right, and back when they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from specplug.testing.engine_protocol import Driver
+
+from .compare import Tally, check_greedy
+from .conftest import WIDTH, Start
+from .prompts import VARIED
+
+GREEDY = {"temperature": 0, "max_tokens": 48}
+NAMES = ("repeat-line", "code-repeat", "chat-copy", "chat-story")
+
+
+@pytest.fixture(scope="module")
+def adaptive(start: Start) -> Driver:
+    """vLLM's own ngram under the controller."""
+    inner = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    engine = start(
+        "adaptive",
+        speculative_config={
+            "method": "specplug.adaptive",
+            "num_speculative_tokens": WIDTH,
+            "specplug": {"inner": inner},
+        },
+    )
+    engine.ready()
+    return engine
+
+
+def test_ngram_under_the_controller_says_what_plain_decoding_says(
+    plain: Driver, adaptive: Driver, tally: Tally
+) -> None:
+    prompts = [VARIED[name] for name in NAMES]
+    expected = plain.generate(prompts, GREEDY)
+    before = adaptive.metrics()
+    got = adaptive.generate(prompts, GREEDY)
+    gained = adaptive.metrics() - before
+    assert gained.accepted_tokens > 20, gained
+    for name, want, have in zip(NAMES, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+
+
+def test_the_governor_heard_of_steps_and_drafts(adaptive: Driver) -> None:
+    adaptive.generate([VARIED["repeat-line"]], GREEDY)
+    found = adaptive.run("specplug.adapters.vllm_v1.adaptive:report")
+    assert found["cost_steps"] > 20
+    assert found["offered"] >= found["drafted"] > 0
+    assert found["accepted"] > 0
+    assert found["plain_step_seconds"] > 0
+
+
+def test_the_controller_of_our_own_method_heard_of_them_too(spec: Driver) -> None:
+    spec.generate([VARIED["repeat-line"]], GREEDY)
+    found = spec.metrics().own["controller"]
+    assert found["controller"] == "goodput"
+    assert found["cost_steps"] > 20
+    assert found["accepted"] > 0
+    # What it expects is what comes.
+    assert 0.4 * found["expected"] < found["accepted"] < 2.5 * found["expected"] + 20
