@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
 from .compare import Tally, check_greedy
@@ -15,7 +16,7 @@ NAMES = ("repeat-line", "code-repeat", "chat-copy", "chat-story")
 
 
 @pytest.fixture(scope="module")
-def adaptive(start: Start) -> Driver:
+def adaptive(start: Start) -> EngineProcess:
     """vLLM's own ngram under the controller."""
     inner = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     engine = start(
@@ -43,9 +44,9 @@ def test_ngram_under_the_controller_says_what_plain_decoding_says(
         check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
 
 
-def test_the_governor_heard_of_steps_and_drafts(adaptive: Driver) -> None:
+def test_the_governor_heard_of_steps_and_drafts(adaptive: EngineProcess) -> None:
     adaptive.generate([VARIED["repeat-line"]], GREEDY)
-    found = adaptive.run("specplug.adapters.vllm_v1.adaptive:report")
+    found = adaptive.call("run", target="specplug.adapters.vllm_v1.adaptive:report")["value"]
     assert found["cost_steps"] > 20
     assert found["offered"] >= found["drafted"] > 0
     assert found["accepted"] > 0
