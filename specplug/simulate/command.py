@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=60.0, help="simulated, per hour of the day")
     add("--seed", type=int, default=0)
     add("--json", type=Path, metavar="FILE")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="the grid as a picture (.svg, .png); needs matplotlib",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -55,7 +61,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     from specplug.errors import SettingsError, did_you_mean
-    from specplug.simulate import experiments
+    from specplug.simulate import experiments, plot
     from specplug.simulate.hardware import HARDWARE
 
     names = chosen.hardware or ["h100-8b", "4090-8b-int4", "cpu-f32"]
@@ -92,6 +98,8 @@ def _run(chosen: argparse.Namespace) -> int:
         print(f"\n{title}\n{as_table(rows)}")
     if chosen.experiment == "grid":
         print(summary(found["grid"]))
+        if chosen.plot:
+            plot.plot_grid(found["grid"], chosen.plot)
     print(f"\n{time.perf_counter() - begin:.0f} s, seed {chosen.seed}")
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")

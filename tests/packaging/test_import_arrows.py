@@ -116,7 +116,7 @@ ARROWS = {
     ),
     "specplug.simulate": _row(
         *("specplug.control", "numpy", *BASE),
-        lazily=("specplug.session", "specplug.registry", "specplug.replay"),
+        lazily=("specplug.session", "specplug.registry", "specplug.replay", "matplotlib"),
     ),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),
     "specplug.__main__": _row("specplug.cli"),

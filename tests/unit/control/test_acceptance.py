@@ -115,3 +115,22 @@ def test_many_namespaces_do_not_fill_the_memory() -> None:
         model.begin(0, Request("r", 1, namespace=str(number)))
     assert len(model._groups) <= 1025
     assert len(model.group_bias) == 256
+
+
+def test_the_short_way_for_one_group_is_the_long_way() -> None:
+    """Rows of one group, and the same rows beside one of another group that was never tested."""
+    coins = np.random.default_rng(0)
+    short, long = AcceptanceModel(4, 8), AcceptanceModel(4, 8)
+    for model in (short, long):
+        for slot in range(3):
+            model.begin(slot, Request("r", 1))
+        model.begin(3, Request("other", 1, namespace="other"))
+    for _ in range(50):
+        chances = coins.uniform(0.1, 0.9, (4, 8))
+        agreed = coins.integers(0, 8, 4).astype(LENGTH_DTYPE)
+        tested = (agreed + 1).astype(LENGTH_DTYPE)
+        short.learn(array(0, 1, 2), chances[:3], tested[:3], agreed[:3])
+        tested[3] = 0
+        long.learn(array(0, 1, 2, 3), chances, tested, agreed)
+    assert short.group_bias[0] == pytest.approx(long.group_bias[0], abs=1e-12)
+    assert short.request_bias[:3] == pytest.approx(long.request_bias[:3], abs=1e-12)
