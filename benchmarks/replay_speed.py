@@ -2,8 +2,8 @@
 
 Both replay the same token ids in turns of some requests, on one thread, so that whatever else the machine does hits
 both alike; what is compared is CPU time. Ours counts everything that ``specplug replay`` does with a record: drafting,
-judging, oracle, all figures. Theirs is ``suffix_decode`` of their simulator, at the settings of vLLM's method ``suffix``, on one
-tree cache. Tokenising, which both need, is reported by itself.
+judging, oracle, all figures. Theirs is ``suffix_decode`` of their simulator, at the settings of vLLM's method
+``suffix``, on one tree cache. Tokenising, which both need, is reported by itself.
 
     python tools/environments.py run bench benchmarks/replay_speed.py TOKENIZER LOG ... [--limit N] [--width 16]
 """

@@ -62,10 +62,14 @@ def _commands() -> Iterator[str]:
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Every command, and the commands of commands, by name."""
     found: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found.update(action.choices)
+            for name, inner in action.choices.items():
+                found[name] = inner
+                below = _subcommands(inner).items()
+                found.update({f"{name} {further}": command for further, command in below})
     return found
 
 

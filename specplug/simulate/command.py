@@ -24,7 +24,7 @@ EXPERIMENTS = ("grid", "mixed", "recovery", "day", "regret")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("experiment", choices=EXPERIMENTS)
+    add("experiment", choices=EXPERIMENTS, help="what is simulated; see above")
     add(
         "--log",
         action="append",
