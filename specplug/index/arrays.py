@@ -63,11 +63,11 @@ def new_slots(context: Context) -> layout.Slots:
     numbers[:, layout.N_INDEXED] = 1
     numbers[:, layout.N_DRAFTED] = -1
     numbers[:, layout.N_PENDING] = -1
-    links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
-    links[:, :TOUCHED_TOKENS] = 0
     return layout.Slots(
         _zeros(pages * layout.PAGE, np.int32, 4 * TOUCHED_TOKENS),
-        links,
+        _zeros(
+            (pages * layout.PAGE, layout.N_ORDERS), np.int32, 4 * layout.N_ORDERS * TOUCHED_TOKENS
+        ),
         _zeros(
             (pages, layout.N_ORDERS, layout.BUCKETS),
             np.int32,
@@ -87,8 +87,8 @@ def grow_slots(slots: layout.Slots, pages: int) -> layout.Slots:
     count = int(slots.free_count[0])
     tokens = np.zeros(pages * layout.PAGE, np.int32)
     tokens[: len(slots.tokens)] = slots.tokens
-    links = np.zeros((layout.N_ORDERS, pages * layout.PAGE), np.int32)
-    links[:, : len(slots.tokens)] = slots.links
+    links = np.zeros((pages * layout.PAGE, layout.N_ORDERS), np.int32)
+    links[: len(slots.tokens)] = slots.links
     heads = np.zeros((pages, layout.N_ORDERS, layout.BUCKETS), np.int32)
     heads[:before] = slots.heads
     free = np.zeros(pages, np.int32)
@@ -109,7 +109,7 @@ def new_store(budget: int) -> layout.Store:
     capacity, buckets = store_layout(budget)
     return layout.Store(
         _zeros(capacity, np.int32),
-        _zeros((layout.N_ORDERS, capacity), np.uint32),
+        _zeros((capacity, layout.N_ORDERS), np.uint32),
         _zeros((layout.N_ORDERS, buckets), np.uint32),
         _zeros(capacity // layout.BLOCK, np.int32),
         np.array([layout.BLOCK, 0], np.int64),

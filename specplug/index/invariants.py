@@ -52,7 +52,7 @@ def _pages(slots: layout.Slots) -> str:
 
 
 def _links(slots: layout.Slots) -> str:
-    links = slots.links.reshape(layout.N_ORDERS, -1, layout.PAGE)
+    links = slots.links.T.reshape(layout.N_ORDERS, -1, layout.PAGE)
     for slot in range(len(slots.numbers)):
         length, indexed = slots.numbers[slot, [layout.N_LENGTH, layout.N_INDEXED]].tolist()
         if indexed > max(1, length):
@@ -95,7 +95,7 @@ def _store_links(store: layout.Store, end: int) -> str:
             f"but the store ends at {end}"
         )
     positions = np.arange(max(0, end - len(store.tokens)), end)
-    links = store.links[:, positions % max(1, len(store.tokens))]
+    links = store.links[positions % max(1, len(store.tokens))].T
     for order, column in np.argwhere(links > positions)[:1]:
         return (
             f"store, order {layout.ORDERS[order]}: position {positions[column]} links "

@@ -44,6 +44,8 @@ CONTEXT = MAX_MATCH + MAX_EDIT + 8
 MAX_STEPS = 64
 MAX_FOUND = 24
 KEEP = 16
+#: Where so many candidates were found, shorter contexts are not looked up any more.
+ENOUGH = 12
 MAX_CANDIDATES = 2 * (2 * MAX_FOUND - 1) + 6
 
 #: Token id that matches nothing; ends an output in the store.
@@ -113,7 +115,8 @@ class Slots(NamedTuple):
 
     Attributes:
         tokens: int32 ``[pages * PAGE]``.
-        links: int32 ``[N_ORDERS, pages * PAGE]``, the previous position in the same bucket; 0 ends a chain.
+        links: int32 ``[pages * PAGE, N_ORDERS]``, the previous position in the same bucket; 0 ends a chain. Chains of
+            shorter contexts pass the places of longer ones again, which are in the cache by then.
         heads: int32 ``[pages, N_ORDERS, BUCKETS]``, the newest position of each bucket.
         pages: int32 ``[slots, pages per slot]``, the page table.
         numbers: int64 ``[slots, SLOT_FIELDS]``, see ``N_*``; the copy pointers come last.
@@ -136,7 +139,7 @@ class Store(NamedTuple):
 
     Attributes:
         tokens: int32 ``[capacity]``, a multiple of :data:`BLOCK`.
-        links: uint32 ``[N_ORDERS, capacity]``, distance to the previous position in the same bucket; 0 ends a chain.
+        links: uint32 ``[capacity, N_ORDERS]``, distance to the previous position in the same bucket; 0 ends a chain.
         heads: uint32 ``[N_ORDERS, buckets]``, newest position of each bucket, modulo 2**32; a power of two of them.
         namespaces: int32 ``[capacity / BLOCK]``.
         numbers: int64 ``[2]``, see ``S_*``. Stored positions start at ``BLOCK``, so that 0 is none.

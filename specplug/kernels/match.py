@@ -16,6 +16,7 @@ from specplug.kernels.layout import (
     BLOCK,
     CLASS,
     CONTEXT,
+    ENOUGH,
     LENGTH,
     LONGEST,
     MAX_CANDIDATES,
@@ -161,7 +162,7 @@ def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Ind
     first = count
     for order in range(N_ORDERS - 1, -1, -1):
         hashed = scratch.hashes[order]
-        if hashed < 0 or indexed <= 1 or count - first >= MAX_FOUND:
+        if hashed < 0 or indexed <= 1 or count - first >= ENOUGH:
             continue
         longer = ORDERS[order + 1] if order < N_ORDERS - 1 else MAX_MATCH + 1
         page = slots.pages[slot, bucket_page(hashed, pages)]
@@ -182,7 +183,7 @@ def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Ind
             here = (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (
                 position & ((1 << PAGE_BITS) - 1)
             )
-            position = np.int64(slots.links[order, here])
+            position = np.int64(slots.links[here, order])
     return count
 
 
@@ -200,7 +201,7 @@ def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Inde
     first = count
     for order in range(N_ORDERS - 1, -1, -1):
         hashed = scratch.hashes[order]
-        if hashed < 0 or count - first >= MAX_FOUND:
+        if hashed < 0 or count - first >= ENOUGH:
             continue
         longer = ORDERS[order + 1] if order < N_ORDERS - 1 else MAX_MATCH + 1
         age = np.int64(np.uint32(np.uint32(end) - store.heads[order, hashed & mask]))
@@ -217,7 +218,7 @@ def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Inde
                     candidates[count, SOURCE] = STORE
                     count += 1
                 rank += 1
-            link = np.int64(store.links[order, place])
+            link = np.int64(store.links[place, order])
             if link == 0:
                 break
             age += link

@@ -119,7 +119,7 @@ def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
         if token_at(slots, slot, position - 1) == token:
             return position - 1
         here = (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (position & (PAGE - 1))
-        position = np.int64(slots.links[0, here])
+        position = np.int64(slots.links[here, 0])
     return np.int64(-1)
 
 

@@ -44,7 +44,7 @@ def _push_token(store: Store, namespace: Index, token: Index) -> None:
     if place % BLOCK == 0:
         store.namespaces[place // BLOCK] = namespace
     for order in range(N_ORDERS):
-        store.links[order, place] = 0
+        store.links[place, order] = 0
     store.numbers[S_END] = end + 1
 
 
@@ -76,7 +76,7 @@ def store_output(slots: Slots, slot: Index, store: Store, start: Index, end: Ind
             if back == ORDERS[order]:
                 bucket = np.int64(hashed) & mask
                 distance = np.uint32(np.uint32(position) - store.heads[order, bucket])
-                store.links[order, place] = distance
+                store.links[place, order] = distance
                 store.heads[order, bucket] = np.uint32(position)
                 order += 1
     _push_token(store, namespace, SEPARATOR)

@@ -143,11 +143,11 @@ def index_stream(slots: Slots, slot: Index, end: Index) -> None:
             if back == ORDERS[order]:
                 bucket = bucket_of(np.int64(hashed))
                 owner = slots.pages[slot, bucket_page(np.int64(hashed), page + 1)]
-                slots.links[order, here] = slots.heads[owner, order, bucket]
+                slots.links[here, order] = slots.heads[owner, order, bucket]
                 slots.heads[owner, order, bucket] = position
                 order += 1
         while order < N_ORDERS:
-            slots.links[order, here] = 0
+            slots.links[here, order] = 0
             order += 1
     slots.numbers[slot, N_INDEXED] = max(start, end)
 

@@ -13,6 +13,7 @@ from specplug.reference.streams import bucket_of, bucket_page, mix
 from specplug.reference.suffix_state import (
     BLOCK,
     CONTEXT,
+    ENOUGH,
     MAX_CANDIDATES,
     MAX_EDIT,
     MAX_FOUND,
@@ -95,7 +96,7 @@ def _walk(
     """Candidates along the chains of each order (``chains[i]`` for ``ORDERS[i]``)."""
     found: list[Candidate] = []
     for order in reversed(range(len(ORDERS))):
-        if len(found) >= MAX_FOUND:
+        if len(found) >= ENOUGH:
             break
         longer = ORDERS[order + 1] if order + 1 < len(ORDERS) else MAX_MATCH + 1
         rank = 0

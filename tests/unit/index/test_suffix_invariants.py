@@ -64,15 +64,15 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
         "slot 0 has linked 101 positions of 100 tokens",
     ),
     "link forwards": (
-        lambda s: _set(s.slots.links, (1, page(s, 1, 1) * layout.PAGE + 6), 71),
+        lambda s: _set(s.slots.links, (page(s, 1, 1) * layout.PAGE + 6, 1), 71),
         "slot 1, order 2: position 70 links to a later one",
     ),
     "link to itself": (
-        lambda s: _set(s.slots.links, (0, page(s, 0) * layout.PAGE + 5), 5),
+        lambda s: _set(s.slots.links, (page(s, 0) * layout.PAGE + 5, 0), 5),
         "slot 0, order 1: position 5 links to a later one",
     ),
     "negative link": (
-        lambda s: _set(s.slots.links, (2, page(s, 0) * layout.PAGE + 9), -4),
+        lambda s: _set(s.slots.links, (page(s, 0) * layout.PAGE + 9, 2), -4),
         "slot 0, order 4: position 9 links to -4",
     ),
     "bucket beyond the end": (
@@ -88,7 +88,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
         "the last output of the store has no separator",
     ),
     "store link too long": (
-        lambda s: _set(s.store.links, (0, 20), 21),
+        lambda s: _set(s.store.links, (20, 0), 21),
         "store, order 1: position 20 links 21 places back",
     ),
     "store bucket beyond the end": (

@@ -253,7 +253,7 @@ class Corrupt(SuffixProposer):
         super().propose(slots, ceilings, out)
         self.steps += 1
         if self.steps == 20:
-            self.index.state.slots.links[0, 5] = 60
+            self.index.state.slots.links[5, 0] = 60
 
 class Overlong(SuffixProposer):
     def propose(self, slots, ceilings, out):
