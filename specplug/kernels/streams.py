@@ -63,13 +63,24 @@ def _split_page(page: Index) -> Index:
 
 
 @lean_kernel
-def bucket_page(hashed: Index, pages: Index) -> Index:
-    """The bucket page of a hash value in a table of ``pages`` pages (linear hashing)."""
+def _half(pages: Index) -> Index:
+    """The largest power of two up to ``pages``: so many bucket pages there were before the current round of splits."""
     half = 1
     while half * 2 <= pages:
         half *= 2
+    return half
+
+
+@lean_kernel
+def _bucket_page(hashed: Index, pages: Index, half: Index) -> Index:
     page = hashed & (2 * half - 1)
     return page if page < pages else page & (half - 1)
+
+
+@lean_kernel
+def bucket_page(hashed: Index, pages: Index) -> Index:
+    """The bucket page of a hash value in a table of ``pages`` pages (linear hashing)."""
+    return _bucket_page(hashed, pages, _half(pages))
 
 
 @lean_kernel
@@ -128,10 +139,12 @@ def _open_bucket_page(slots: Slots, slot: Index, page: Index) -> None:
 def index_stream(slots: Slots, slot: Index, end: Index) -> None:
     """Link the positions up to ``end`` (excluded) that are not linked yet."""
     start = slots.numbers[slot, N_INDEXED]
+    half = _half((start >> PAGE_BITS) + 1)
     for position in range(start, end):
         page = position >> PAGE_BITS
         if position & (PAGE - 1) == 0 or position == 1:
             _open_bucket_page(slots, slot, page)
+            half = _half(page + 1)
         here = (slots.pages[slot, page] << PAGE_BITS) | (position & (PAGE - 1))
         hashed = np.uint64(2166136261)
         order = 0
@@ -142,7 +155,7 @@ def index_stream(slots: Slots, slot: Index, end: Index) -> None:
             hashed = mix(hashed, token)
             if back == ORDERS[order]:
                 bucket = bucket_of(np.int64(hashed))
-                owner = slots.pages[slot, bucket_page(np.int64(hashed), page + 1)]
+                owner = slots.pages[slot, _bucket_page(np.int64(hashed), page + 1, half)]
                 slots.links[here, order] = slots.heads[owner, order, bucket]
                 slots.heads[owner, order, bucket] = position
                 order += 1
