@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from specplug.proposers.rest import DATASTORE_HELP, RestSettings, sources
 from specplug.proposers.suffix import SuffixProposer, SuffixSettings
-from specplug.protocols import Proposer
 from specplug.settings import option
 from specplug.types import (
     Capabilities,
@@ -55,7 +54,7 @@ class HybridProposer:
         self.capabilities = Capabilities(shares_requests=suffix.capabilities.shares_requests)
         self.suffix = suffix
         self.contest: ContestProposer | None = None
-        self.inner: Proposer = suffix
+        self.inner: SuffixProposer | ContestProposer = suffix
         if stores:
             self.inner = self.contest = Contest(
                 context, [("suffix", suffix), *stores], settings.verify_cost
@@ -76,6 +75,18 @@ class HybridProposer:
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self.inner.finish(slot, keep)
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
+        self.inner.set_verify_cost(cost)
+
+    def close(self) -> None:
+        """See :meth:`specplug.proposers.suffix.SuffixProposer.close`."""
+        self.inner.close()
+
+    def state_digest(self) -> bytes:
+        """Of all that later drafts depend on besides the files, for :mod:`specplug.checksum`."""
+        return self.inner.state_digest()
 
     def memory(self) -> dict[str, int]:
         """See :meth:`specplug.proposers.suffix.SuffixProposer.memory`; a datastore lies in the page cache."""

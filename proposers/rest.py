@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specplug.errors import SettingsError
-from specplug.protocols import Proposer
 from specplug.settings import option
 from specplug.types import (
     Capabilities,
@@ -24,6 +23,7 @@ from specplug.types import (
 )
 
 if TYPE_CHECKING:
+    from specplug.index.contest import ContestProposer
     from specplug.index.rest import RestIndex
 
 #: Children per node of a tree.
@@ -99,7 +99,7 @@ class RestProposer:
     Settings = RestSettings
 
     def __init__(self, context: Context, settings: RestSettings) -> None:
-        from specplug.index.contest import ContestProposer
+        from specplug.index.contest import ContestProposer as Contest
 
         count = len(folders(settings.datastore))
         if count == 0:
@@ -117,8 +117,8 @@ class RestProposer:
             BRANCHES if settings.tree else 1,
         )
         self.capabilities = Capabilities(trees=settings.tree)
-        self.inner: Proposer = (
-            found[0][1] if count == 1 else ContestProposer(context, found, settings.verify_cost)
+        self.inner: RestIndex | ContestProposer = (
+            found[0][1] if count == 1 else Contest(context, found, settings.verify_cost)
         )
 
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
@@ -136,3 +136,11 @@ class RestProposer:
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self.inner.finish(slot, keep)
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
+        self.inner.set_verify_cost(cost)
+
+    def state_digest(self) -> bytes:
+        """Of all that later drafts depend on besides the files, for :mod:`specplug.checksum`."""
+        return self.inner.state_digest()

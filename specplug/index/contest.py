@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 from collections.abc import Sequence
 
@@ -125,6 +126,33 @@ class ContestProposer:
             if source is not None:
                 with _Guard(self, number):
                     source.finish(slot, keep)
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying one more draft token costs from now on, for the choice and for every source that asks."""
+        self.cost = float(cost)
+        for number, source in enumerate(self.sources):
+            tell = getattr(source, "set_verify_cost", None)
+            if tell is not None:
+                with _Guard(self, number):
+                    tell(cost)
+
+    def close(self) -> None:
+        """The engine shuts down: every source that keeps something saves it."""
+        for number, source in enumerate(self.sources):
+            end = getattr(source, "close", None)
+            if end is not None:
+                with _Guard(self, number):
+                    end()
+
+    def state_digest(self) -> bytes:
+        """Of all that later drafts depend on, sources included, for :mod:`specplug.checksum`."""
+        digest = hashlib.sha256()
+        for array in self.state:
+            digest.update(array.tobytes())
+        for source in self.sources:
+            part = getattr(source, "state_digest", None)
+            digest.update(b"-" if part is None else part())
+        return digest.digest()
 
     def counts(self) -> dict[str, dict[str, float]]:
         """By source: request-steps in which it was asked and in which its draft was taken, and its pause now."""

@@ -6,6 +6,7 @@ Keeps of every request its last 32 tokens and its last draft, whatever its lengt
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections import OrderedDict
 from urllib.parse import quote
 
@@ -166,6 +167,17 @@ class RestIndex:
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`. Nothing that a request said is kept."""
         self._of_slot[slot] = None
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
+        self._cost = float(cost)
+
+    def state_digest(self) -> bytes:
+        """Of all that later drafts depend on besides the files, for :mod:`specplug.checksum`."""
+        digest = hashlib.sha256()
+        for array in (*self.readers, *self.model):
+            digest.update(array.tobytes())
+        return digest.digest()
 
     def _draft_rows(
         self, shelf: layout.Shelf, slots: IntArray, ceilings: IntArray, out: DraftBuffers

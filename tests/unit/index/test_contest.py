@@ -132,3 +132,26 @@ def test_the_last_one_that_raises_is_for_the_session_to_handle() -> None:
     _, session = contest(only)
     with pytest.raises(RuntimeError, match="out of order"):
         step(session, [9])
+
+
+def test_cost_and_end_reach_every_source_that_asks_for_them() -> None:
+    class Asking(Parrot):
+        cost, closed = 0.0, False
+
+        def set_verify_cost(self, cost: float) -> None:
+            self.cost = cost
+
+        def close(self) -> None:
+            self.closed = True
+
+        def state_digest(self) -> bytes:
+            return bytes([self.closed])
+
+    asking = Asking([1])
+    proposer, session = contest(Parrot([1]), asking)
+    before = proposer.state_digest()
+    proposer.set_verify_cost(0.2)
+    assert (proposer.cost, asking.cost) == (0.2, 0.2)
+    session.close()
+    assert asking.closed
+    assert proposer.state_digest() != before

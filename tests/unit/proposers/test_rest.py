@@ -218,3 +218,28 @@ def test_looking_up_the_options_compiles_nothing(name: str) -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False"]
+
+
+def test_the_store_of_a_hybrid_outlives_a_restart(tmp_path: Path, docs: str) -> None:
+    options = {"datastore": docs, "store_path": str(tmp_path / "outputs")}
+    session = new_session("hybrid", **options)
+    begin(session, Request("a", 1), [1])
+    step(session, "a", [1, *OTHER])
+    session.finish("a")
+    session.close()
+    assert step(new_session("hybrid", **options), "b", OTHER[5:8]) == OTHER[8:16]
+
+
+@pytest.mark.parametrize("name", ["rest", "hybrid"])
+def test_the_cost_may_change_while_it_runs(name: str, docs: str) -> None:
+    proposer = registry.build(name, CONTEXT, {"datastore": docs})
+    session = Session(proposer, CONTEXT, on_fault="raise")
+    assert step(session, "a", WORDS[:4]) == WORDS[4:12]
+    proposer.set_verify_cost(10.0)  # type: ignore[attr-defined]
+    assert step(session, "b", WORDS[:4]) == []
+    assert (
+        proposer.state_digest()
+        != registry.build(  # type: ignore[attr-defined]
+            name, CONTEXT, {"datastore": docs}
+        ).state_digest()
+    )
