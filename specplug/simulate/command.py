@@ -24,7 +24,11 @@ EXPERIMENTS = ("grid", "mixed", "recovery", "day", "regret")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("experiment", choices=EXPERIMENTS, help="what is simulated; see above")
+    add(
+        "experiment",
+        choices=EXPERIMENTS,
+        help="what is simulated; docs/controller.md explains each",
+    )
     add(
         "--log",
         action="append",
@@ -35,11 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", metavar="PATH", help="tokenizer.json of the logs, or a folder with one")
     add("--limit", type=int, default=40, metavar="N", help="records of each log (40)")
     add("--hardware", nargs="+", metavar="NAME", help="h100-8b 4090-8b-int4 cpu-f32 cpu-bf16")
-    add("--requests", nargs="+", type=int, default=[1, 4, 16, 64, 256], metavar="N")
+    add(
+        "--requests",
+        nargs="+",
+        type=int,
+        default=[1, 4, 16, 64, 256],
+        metavar="N",
+        help="requests at a time, one cell of the grid each (1 4 16 64 256)",
+    )
     add("--tokens", type=int, default=2000, metavar="N", help="per cell of the grid, at least")
     add("--seconds", type=float, default=60.0, help="simulated, per hour of the day")
-    add("--seed", type=int, default=0)
-    add("--json", type=Path, metavar="FILE")
+    add("--seed", type=int, default=0, help="of arrivals and of made-up acceptance (0)")
+    add("--json", type=Path, metavar="FILE", help="write everything")
     add(
         "--plot",
         type=Path,
