@@ -28,10 +28,13 @@ class _Live:
 class Session:
     """Requests by id, in the order in which they were last stepped."""
 
-    def __init__(self, state: SuffixState, context: Context, cost: float) -> None:
+    def __init__(
+        self, state: SuffixState, context: Context, cost: float, prompt_kept: int = 0
+    ) -> None:
         self.state = state
         self.context = context
         self.cost = cost
+        self.prompt_kept = prompt_kept
         self.live: dict[str, _Live] = {}
         self.started = 0
         self.namespaces: dict[str, int] = {}
@@ -82,6 +85,7 @@ class Session:
             if entry.history[position] in entry.request.stop_token_ids:
                 end = position + 1
                 break
+        start = max(0, start - self.prompt_kept)
         if keep and entry.request.shares and end > start:
             store_output(self.state, entry.slot, start, end)
         free_stream(self.state, entry.slot)

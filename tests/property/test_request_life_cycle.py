@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from specplug.index.suffix import MOST_PROMPT
 from specplug.proposers.suffix import SuffixProposer, SuffixSettings
 from specplug.reference import suffix_state
 from specplug.reference.session import Session as SlowSession
@@ -41,15 +42,22 @@ class RequestLifeCycle(RuleBasedStateMachine):
 
     requests = Bundle("requests")
 
-    @initialize(store_kb=st.sampled_from([0, 2, 64]), max_length=st.sampled_from([40, 400]))
-    def build(self, store_kb: int, max_length: int) -> None:
+    @initialize(
+        store_kb=st.sampled_from([0, 2, 64]),
+        max_length=st.sampled_from([40, 400]),
+        prompts_too=st.booleans(),
+    )
+    def build(self, store_kb: int, max_length: int, prompts_too: bool) -> None:
         context = Context(VOCABULARY, max_length, 6, SLOTS)
-        settings_ = SuffixSettings(store_mb=store_kb / 1024, verify_cost=COST)
+        self.budget = store_kb * 1024
+        settings_ = SuffixSettings(
+            store_mb=store_kb / 1024, verify_cost=COST, share_prompts=prompts_too
+        )
         self.proposer = SuffixProposer(context, settings_)
         self.fast = Session(self.proposer, context, on_fault="raise")
         store = self.proposer.index.state.store
         state = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
-        self.slow = SlowSession(state, context, COST)
+        self.slow = SlowSession(state, context, COST, MOST_PROMPT if prompts_too else 0)
         self.max_length = max_length
         self.keeps = store_kb > 0
         self.text: dict[str, list[int]] = {}
@@ -64,6 +72,7 @@ class RequestLifeCycle(RuleBasedStateMachine):
         max_output=st.none() | st.integers(1, 30),
         limit=st.none() | st.integers(0, 6),
         ignore_eos=st.booleans(),
+        shares=st.booleans(),
     )
     def arrive(
         self,
@@ -73,10 +82,11 @@ class RequestLifeCycle(RuleBasedStateMachine):
         max_output: int | None,
         limit: int | None,
         ignore_eos: bool,
+        shares: bool,
     ) -> str:
         """A request begins; a live one of the same id is thereby over."""
         stops = frozenset() if ignore_eos else frozenset({EOS})
-        request = Request(name, len(prompt), stops, max_output, limit, tenant)
+        request = Request(name, len(prompt), stops, max_output, limit, tenant, shares=shares)
         self.fast.begin(request, np.array(prompt, np.int64))
         self.slow.begin(request, prompt)
         self.text[name] = list(prompt)
@@ -158,6 +168,26 @@ class RequestLifeCycle(RuleBasedStateMachine):
             assert self.proposer.index.check_invariants() == ""
             assert self.fast.live == len(self.slow.live) <= SLOTS
             assert set(self.slow.live) == {r for r in "abcdef" if r in self.fast}
+
+    @invariant()
+    def the_store_stays_within_its_budget(self) -> None:
+        if hasattr(self, "proposer"):
+            index = self.proposer.index
+            assert index.store_bytes <= self.budget
+            assert 0 <= index.stored_tokens <= index.store_capacity
+
+    @invariant()
+    def rejected_drafts_leave_no_trace(self) -> None:
+        """Streams hold what the target said and nothing else, and so does the store."""
+        if not hasattr(self, "proposer"):
+            return
+        index = self.proposer.index
+        for name, entry in self.slow.live.items():
+            slot = self.fast._live[name].slot
+            assert index.tokens(slot).tolist() == entry.history, name
+        ring, said = index.state.store.tokens, self.slow.state.store.tokens
+        alive = range(max(16, len(said) - len(ring)), len(said))
+        assert [int(ring[p % len(ring)]) for p in alive] == said[alive.start :] or not len(ring)
 
     @invariant()
     def the_counters_add_up(self) -> None:

@@ -73,6 +73,23 @@ def test_the_bytes_never_change_however_much_is_stored(lists: Any, budget: int) 
     assert index.index.stored_tokens == len(index.index.state.store.tokens)
 
 
+@pytest.mark.parametrize("length", [1, 15, 16, 40])
+def test_eviction_costs_no_more_than_writing(lists: Any, length: int) -> None:
+    """Old text goes by being overwritten: the cells that change are those of the new output, full ring or not."""
+    index = lists(6000)
+    store = index.index.state.store
+    places = -(-(length + 1) // layout.BLOCK) * layout.BLOCK
+    for number in range(60):
+        before = [array.copy() for array in store]
+        index.store(phrase(number, length))
+        changed = [int((a != b).sum()) for a, b in zip(store, before, strict=True)]
+        assert changed[0] <= places, "tokens"
+        assert changed[1] <= places * layout.N_ORDERS, "links"
+        assert changed[2] <= length * layout.N_ORDERS, "buckets"
+        assert changed[3] <= places // layout.BLOCK, "namespaces"
+    assert int(store.numbers[layout.S_END]) > len(store.tokens), "the ring has been full for long"
+
+
 def test_without_a_budget_nothing_is_kept(lists: Any) -> None:
     index = lists(0)
     index.store(phrase(0))
