@@ -31,22 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     merge = commands.add_parser("merge", help="make one from several of the same vocabulary")
     merge.add_argument("folder", type=Path, help="of the new datastore")
-    merge.add_argument("inputs", nargs="+", type=Path, metavar="DATASTORE")
+    merge.add_argument(
+        "inputs", nargs="+", type=Path, metavar="DATASTORE", help="folders that are merged"
+    )
     _add_how(merge)
     merge.set_defaults(action_run=_merge)
     info = commands.add_parser(
         "info", help="what is in it and how it was built; reads the header only"
     )
-    info.add_argument("folder", type=Path)
+    info.add_argument("folder", type=Path, help="of the datastore")
     info.add_argument("--json", action="store_true", help="machine-readable")
     info.set_defaults(action_run=_info)
     verify = commands.add_parser("verify", help="read all of it and compare checksums")
-    verify.add_argument("folder", type=Path)
+    verify.add_argument("folder", type=Path, help="of the datastore")
     verify.add_argument("--tokenizer", metavar="PATH", help="also: was it built with this one?")
     verify.add_argument("--quiet", action="store_true", help="no progress bar")
     verify.set_defaults(action_run=_verify)
     search = commands.add_parser("search", help="what it holds after a text, and what is drafted")
-    search.add_argument("folder", type=Path)
+    search.add_argument("folder", type=Path, help="of the datastore")
     search.add_argument("--text", help="needs --tokenizer")
     search.add_argument("--ids", type=_ids, metavar="N,...", help="token ids instead of a text")
     search.add_argument("--tokenizer", metavar="PATH", help="tokenizer.json, model folder or GGUF")
@@ -54,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--width", type=int, default=16, metavar="N", help="tokens drafted (16)")
     search.set_defaults(action_run=_search)
     export = commands.add_parser("export", help="its documents as JSON, one per line")
-    export.add_argument("folder", type=Path)
+    export.add_argument("folder", type=Path, help="of the datastore")
     export.add_argument("--tokenizer", metavar="PATH", help="write text instead of token ids")
     export.set_defaults(action_run=_export)
 
