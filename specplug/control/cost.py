@@ -42,6 +42,9 @@ _MEMORY, _NOISE = 0.998, 0.1
 _WARM_UP, _AGAIN, _EVERY = 4, (16, 48), 8
 
 
+#: Steps between two knots before a much slower one than expected counts in full.
+_CONFIRMED = 3
+
 #: Steps whose median tells whether the machine changed its speed.
 _SHIFT = 8
 
@@ -89,6 +92,7 @@ class CostModel:
         self._theta = self._mean.copy()
         self._covariance = np.linalg.inv(self._precision) * _NOISE**2
         self._first: list[StepFacts] = []
+        self._seen = [0] * (_N + 1)
         self._recent: list[float] = []
         self._values = np.zeros(0)
         self._table = np.zeros(0)
@@ -160,6 +164,7 @@ class CostModel:
         self._theta = self._mean.copy()
         self._covariance = np.linalg.inv(self._precision) * _NOISE**2
         self._a[:], self._b[:], self.noise = 0.0, 0.0, _NOISE
+        self._seen = [0] * (_N + 1)
         self._tabulate()
         newer = self._first[len(self._first) // 2 :]
         shapes = [self.table(f.tokens, 0, f.requests, f.context)[0] for f in newer]
@@ -189,6 +194,11 @@ class CostModel:
                 self.scale *= math.exp(middle)
                 y *= math.exp(-middle)
             self._recent.clear()
+        interval = int(np.searchsorted(KNOTS, facts.tokens))
+        self._seen[min(interval, _N)] += 1
+        if off > 1.0 and self._seen[min(interval, _N)] <= _CONFIRMED:
+            # One slow step must not close a range of lengths that nobody would then ever try again.
+            weight *= 0.05
         weight /= expected**2  # errors are relative
         self._a = _MEMORY * self._a + weight * np.outer(x, x)
         self._b = _MEMORY * self._b + weight * y * x

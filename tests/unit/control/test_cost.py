@@ -131,3 +131,17 @@ def test_a_foreign_or_broken_cost_file_is_left_alone_with_one_warning(
     assert read_seed(path, "this") is None
     assert len(caplog.records) == 1
     assert "cost.json" in caplog.text
+
+
+def test_one_slow_step_does_not_close_a_range_of_lengths_for_good() -> None:
+    """The only step with more than four tokens took three times as long; the others say that tokens are free."""
+    model = CostModel()
+    coins = np.random.default_rng(0)
+    for step in range(30):
+        tokens = 6 if step == 9 else int(coins.integers(1, 5))
+        slow = 3.0 if step == 9 else 1.0
+        model.observe(StepFacts(0.01 * slow * math.exp(0.03 * coins.standard_normal()), tokens, 1))
+    table = model.table(1, 15, 1)
+    assert table[5] / table[0] < 2.0
+    teach(model, roofline, 100)  # where it is slow in truth, that is found out
+    assert model.seconds(32, 1) > 1.6 * model.seconds(1, 1)
