@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from _datastore_peer import ask_peer
 
 from specplug.datastore.writer import Writer
 from specplug.index.datastore import Datastore
 from specplug.types import TokenArray
 
 LOOKUPS = 2000
+#: Tokens up to which ``draftretriever`` builds the same corpus; as lists of Python integers it needs much memory.
+BESIDE = 2_000_000
 
 
 def text(size: int, vocab: int, seed: int = 0) -> Iterator[TokenArray]:
@@ -56,12 +59,32 @@ def grow(size: int, vocab: int) -> dict[str, Any]:
         opened = time.perf_counter() - begin_open
         cold = lookups(store, queries)
         warm = lookups(store, queries)
+        theirs = _peer(folder, vocab, size, queries)
         return {
+            **theirs,
             **{"tokens": header.tokens, "vocab": vocab, "queries": len(queries)},
             **{"add_s": added - begin, "sort_and_publish_s": built - added},
             **{"bytes_per_token": header.file_size / header.tokens, "open_ms": opened * 1e3},
             **{"cold": cold, "warm": warm},
         }
+
+
+def _peer(folder: str, vocab: int, size: int, queries: list[TokenArray]) -> dict[str, Any]:
+    """Build time, size and search of ``draftretriever`` on the same text, if it is not too long."""
+    if size > BESIDE:
+        return {}
+    asked = [query.tolist() for query in queries[:500]]
+    answer = ask_peer(f"{folder}/peer.idx", vocab, list(text(size, vocab)), asked)
+    if answer is None:
+        return {"peer": "ended without an answer"}
+    median, high = np.percentile(answer["ns"], [50, 99]) / 1e3
+    found = sum(bool(paths) for paths in answer["paths"])
+    return {
+        "peer": {
+            **{"build_s": answer["build_s"], "bytes_per_token": answer["bytes"] / size},
+            **{"p50_us": float(median), "p99_us": float(high), "found": found / len(asked)},
+        }
+    }
 
 
 def lookups(store: Datastore, queries: list[TokenArray]) -> dict[str, float]:

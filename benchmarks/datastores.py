@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,10 +22,12 @@ from typing import Any
 import numpy as np
 from _comparison import Requests, load
 from _datastore_growth import grow
+from _datastore_peer import ask_peer
 
 from specplug.datastore.writer import Writer
 from specplug.index.datastore import Datastore
 from specplug.index.rest import RestIndex
+from specplug.proposers.rest import BRANCHES
 from specplug.replay.drivers import Draft
 from specplug.replay.provenance import provenance
 from specplug.replay.report import write_json
@@ -62,7 +62,7 @@ def ours(
 ) -> dict[str, Any]:
     """Times and drafts of :class:`RestIndex`, which learns from the text as it goes."""
     context = Context(vocab, 1 << 20, NODES if tree else DEPTH, 1)
-    index = RestIndex(context, folder, cost=0.0, branches=3 if tree else 1)
+    index = RestIndex(context, folder, cost=0.0, branches=BRANCHES if tree else 1)
     slots, ceilings = np.zeros(1, np.int32), np.full(1, context.max_draft, np.int32)
     out = allocate_drafts(1, context.max_draft, vocab, index.capabilities)
     times, accepted = [], []
@@ -97,23 +97,6 @@ def nodes_of(paths: list[list[int]]) -> int:
     return len({tuple(path[: i + 1]) for path in paths for i in range(len(path))})
 
 
-def peer(
-    path: str, vocab: int, documents: list[TokenArray], queries: list[list[int]]
-) -> dict[str, Any] | None:
-    """What the library of REST does; None if its process ended without an answer."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("_datastore_peer.py"))],
-        input=pickle.dumps((path, vocab, [d.tolist() for d in documents], queries)),
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        print(f"  draftretriever ended with {done.returncode}: {done.stderr.decode()[-200:]!r}")
-        return None
-    answer: dict[str, Any] = pickle.loads(done.stdout)
-    return answer
-
-
 def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, Any]:
     """Everything about one workload."""
     half = len(requests) // 2
@@ -129,7 +112,7 @@ def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, 
         built = time.perf_counter() - begin
         chosen, queries = known(Datastore(folder), tests, chosen)
         searches_ns = searches(folder, queries)
-        theirs = peer(f"{folder}/peer.idx", vocab, documents, queries)
+        theirs = ask_peer(f"{folder}/peer.idx", vocab, documents, queries)
         sizes = [NODES] * len(chosen)
         if theirs is not None:
             sizes = [nodes_of(paths) for paths in theirs["paths"]]
@@ -202,7 +185,7 @@ def large_vocabulary(vocab: int) -> str:
     document = rng.integers(65_536, vocab, 2000).astype(np.int32)
     queries = [document[i : i + 8].tolist() for i in range(0, 1900, 50)]
     with tempfile.TemporaryDirectory() as folder:
-        answer = peer(f"{folder}/peer.idx", vocab, [document], queries)
+        answer = ask_peer(f"{folder}/peer.idx", vocab, [document], queries)
     if answer is None:
         return "ends the process"
     right = sum(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from specplug.index.contest import ContestProposer
     from specplug.index.rest import RestIndex
 
-#: Children per node of a tree.
-BRANCHES = 3
+#: Children per node of a tree, at most; with three a wide choice of first tokens is cut too early.
+BRANCHES = 8
 
 DATASTORE_HELP = (
     "Folder of the datastore; several are separated by commas. 'NAME=FOLDER' serves the namespace NAME only; "

@@ -85,6 +85,8 @@ class Datastore:
         except OSError as error:
             raise DatastoreError(f"{self.path} cannot be opened: {error}") from error
         self.identity: Identity = _identity(found)
+        self._context = np.zeros((1, layout.MAX_DEPTH), np.int32)
+        self._found = np.zeros((layout.MAX_FOUND, 2), np.int64)
         self.shelf = layout.Shelf(np.frombuffer(mapped, "<u8"), _meta(self.header))
 
     @property
@@ -103,12 +105,17 @@ class Datastore:
         return out
 
     def search(self, context: TokenArray, most: int = layout.MAX_FOUND) -> Occurrences:
-        """The occurrences that share the longest context with the end of ``context`` (int32 ``[n]``)."""
+        """The occurrences that share the longest context with the end of ``context`` (int32 ``[n]``).
+
+        Not thread-safe: what it works with is allocated once.
+        """
+        size = min(len(context), layout.MAX_DEPTH)
+        if size:
+            self._context[0, -size:] = context[-size:]
         most = max(0, min(most, layout.MAX_FOUND))
-        row = np.ascontiguousarray(context[-layout.MAX_DEPTH :], np.int32).reshape(1, -1)
-        found = np.zeros((layout.MAX_FOUND, 2), np.int64)
-        count = find_occurrences(self.shelf, row, 0, row.shape[1], most, found)
-        return Occurrences(found[:count, 0].copy(), found[:count, 1].copy())
+        count = find_occurrences(self.shelf, self._context, 0, size, most, self._found)
+        positions, lengths = self._found[:count].T.copy()
+        return Occurrences(positions, lengths)
 
     def intact(self) -> bool:
         """Whether the mapped file still has its length: reading beyond the end of a cut file would end the process.

@@ -97,11 +97,12 @@ class RestIndex:
         namespace: str | None = None,
         cost: float = 0.03,
         branches: int = 1,
-        found: int = 24,
         refresh: float = 2.0,
     ) -> None:
         self.context, self.path, self.namespace = context, path, namespace
-        self._cost, self._branches, self._found = float(cost), branches, found
+        self._cost, self._branches = float(cost), branches
+        # A tree needs to know the alternatives; for a chain more occurrences change next to nothing.
+        self._found = 24 if branches == 1 else layout.MAX_FOUND
         # A worker has no tokenizer by itself: asked once, because loading one takes seconds.
         self._vocabulary = context.tokenizer() if context.tokenizer is not None else ""
         self._refresh = refresh
