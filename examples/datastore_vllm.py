@@ -1,8 +1,8 @@
-"""Real vLLM on the CPU with a datastore of documents: answers that quote them come faster than with request text alone.
+"""Real vLLM on the CPU with a datastore of logged answers: what has been answered before comes faster.
 
-The documents are the licence texts of the Python packages that are installed here; the prompts begin such texts, and
-the model goes on quoting. One engine after the other serves the same prompts: no speculation, ``specplug.suffix``, and
-``specplug.hybrid`` with the datastore. Greedy decoding in float32, one request at a time::
+A help desk: plain decoding answers questions about Python's documentation, and these answers become a datastore. Then
+the same questions come in other words, to one engine after the other: no speculation, ``specplug.suffix`` with an
+empty store, and ``specplug.hybrid`` with the datastore. Greedy decoding in float32, one request at a time::
 
     python tools/environments.py run vllm examples/datastore_vllm.py
 
@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 import tempfile
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +25,26 @@ from specplug.datastore.build import build
 from specplug.replay.tokenizers import load_tokenizer
 from specplug.testing.engine_process import EngineProcess
 
-WORKLOAD = "quotes"
+WORKLOAD = "reworded"
 PLAIN = "none"
-#: Beginnings of texts that a model has read; the rest of the sentence is for it to say.
-PROMPTS = (
-    "MIT License\n\nCopyright (c) 2021 Jane Doe\n\nPermission is hereby granted, free of charge, to any person",
-    'Licensed under the Apache License, Version 2.0 (the "License");\nyou may not use this file except',
-    "Redistribution and use in source and binary forms, with or without modification, are permitted",
-    'THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED,',
-    "Apache License\nVersion 2.0, January 2004\nhttp://www.apache.org/licenses/\n\nTERMS AND CONDITIONS FOR USE,",
-    'THIS SOFTWARE IS PROVIDED BY THE COPYRIGHT HOLDERS AND CONTRIBUTORS "AS IS" AND ANY EXPRESS',
+#: What is asked about, and the two wordings of the question.
+TOPICS = (
+    *("the function len", "the function range", "the method list.append", "the function open"),
+    *("a dictionary", "a list comprehension", "the with statement", "an exception"),
 )
+LOGGED = "What is {} in Python? Answer in a few sentences."
+ASKED = "Please explain {} in Python in a few sentences."
 
 
-def documents() -> list[Path]:
-    """The licence files of the installed packages, in the order of their paths."""
-    found = {
-        Path(str(file.locate()))
-        for distribution in distributions()
-        for file in distribution.files or ()
-        if "licen" in file.name.lower() and file.suffix in ("", ".txt", ".md", ".rst")
-    }
-    return sorted(path for path in found if path.is_file())
+def chat(question: str) -> list[dict[str, str]]:
+    """A chat of one question."""
+    return [{"role": "user", "content": question}]
 
 
-def configs(width: int, folder: str) -> dict[str, dict[str, Any] | None]:
-    """The speculative_config of each method."""
+def configs(width: int, folder: str) -> dict[str, dict[str, Any]]:
+    """The speculative_config of each method that speculates."""
     common = {"num_speculative_tokens": width}
     return {
-        PLAIN: None,
         "specplug.suffix": {"method": "specplug.suffix", **common},
         "specplug.hybrid": {
             "method": "specplug.hybrid",
@@ -64,27 +54,40 @@ def configs(width: int, folder: str) -> dict[str, dict[str, Any] | None]:
     }
 
 
-def serve(model: str, config: dict[str, Any] | None, name: str, length: int) -> tuple[Served, Any]:
-    """All prompts by one engine."""
+def started(model: str, config: dict[str, Any] | None, name: str) -> EngineProcess:
+    """One engine."""
+    say(f"vLLM with {name}")
     options = {
         **{"model": model, "dtype": "float32", "max_model_len": 1024, "max_num_seqs": 4},
         "speculative_config": config,
     }
+    return EngineProcess(options, name=name)
+
+
+def serve(engine: EngineProcess, length: int) -> Served:
+    """All questions in the second wording, each a round of its own."""
     served = Served()
-    say(f"vLLM with {name}")
-    with EngineProcess(options, name=name) as engine:
-        engine.generate(["A short story about a boat:"], {"temperature": 0, "max_tokens": 16})
-        for prompt in PROMPTS:
-            served.begin_round()
-            ask(engine, served, prompt, length)
-        return served, engine.info()
+    engine.generate([chat("Tell me a story.")], {"temperature": 0, "max_tokens": 16})
+    for topic in TOPICS:
+        served.begin_round()
+        ask(engine, served, chat(ASKED.format(topic)), length)
+    return served
+
+
+def write_log(engine: EngineProcess, length: int, path: Path) -> None:
+    """Answers to the first wording, as a log of token ids."""
+    prompts = [chat(LOGGED.format(topic)) for topic in TOPICS]
+    batch = engine.generate(prompts, {"temperature": 0, "max_tokens": length})
+    with path.open("w") as log:
+        for result in batch.results:
+            ids = {"prompt_token_ids": result.prompt_token_ids, "token_ids": result.only.token_ids}
+            log.write(json.dumps(ids) + "\n")
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", help="model folder; by default tools/model.py makes it")
-    parser.add_argument("--corpus", type=Path, nargs="*", help="files instead of the licences")
     parser.add_argument("--length", type=int, default=96, help="tokens per answer (96)")
     parser.add_argument("--width", type=int, default=16, help="num_speculative_tokens (16)")
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -95,21 +98,23 @@ def main() -> int:
     """Run; the exit status is 1 if an answer differs from plain decoding."""
     chosen = arguments()
     model = chosen.model or model_folder()
+    served: dict[str, Served] = {}
     with tempfile.TemporaryDirectory() as folder:
-        header, counts = build(folder, chosen.corpus or documents(), load_tokenizer(model))
-        say(
-            f"datastore: {counts.taken} documents, {header.tokens} tokens, {header.file_size} bytes"
-        )
-        served, facts = {}, {}
-        for name, config in configs(chosen.width, folder).items():
-            served[name], info = serve(model, config, name, chosen.length)
-            facts = provenance(info, "float32", 0)
+        log = Path(folder) / "answers.jsonl"
+        with started(model, None, PLAIN) as engine:
+            write_log(engine, chosen.length, log)
+            served[PLAIN] = serve(engine, chosen.length)
+        header, _ = build(Path(folder) / "store", [log], load_tokenizer(model))
+        for name, config in configs(chosen.width, f"{folder}/store").items():
+            with started(model, config, name) as engine:
+                served[name] = serve(engine, chosen.length)
+                facts = provenance(engine.info(), "float32", 0)
     found = rows({WORKLOAD: served}, PLAIN)
-    print(f"\n{header.documents} documents, {header.tokens} tokens in the datastore\n")
+    print(f"\n{header.documents} answers, {header.tokens} tokens in the datastore\n")
     print(table(found))
     print(", ".join(f"{key}: {value}" for key, value in facts.items()))
     if chosen.json:
-        settings = {"length": chosen.length, "width": chosen.width, "prompts": len(PROMPTS)}
+        settings = {"length": chosen.length, "width": chosen.width, "prompts": len(TOPICS)}
         chosen.json.write_text(json.dumps(as_json(found, facts, settings), indent=2) + "\n")
     return int(any(row.identical < row.prompts for row in found))
 

@@ -77,7 +77,10 @@ def test_everything_else_passes_through(config: Any) -> None:
     ("config", "sentence"),
     [
         ({"method": "specplug.nul"}, "did you mean 'null'"),
-        ({"method": "specplug"}, 'write "method": "specplug.<name>"; available: specplug.null'),
+        (
+            {"method": "specplug"},
+            'write "method": "specplug.<name>"; available: specplug.hybrid, specplug.null',
+        ),
         ({"method": "specplug."}, 'write "method": "specplug.<name>"'),
         ({"specplug": {"x": 1}}, "unknown option 'x'"),
         ({"specplug": [1]}, "must be an object of options, got \\[1\\]"),
