@@ -42,6 +42,22 @@ def run_checks(facts: Mapping[str, Any], environment: Mapping[str, str]) -> list
     ]
 
 
+def datastore(folder: Path) -> Check:
+    """Whether a datastore opens and its checksums are right. Reads all of it."""
+    from specplug.errors import SpecplugError
+
+    name = f"datastore {folder}"
+    try:
+        from specplug.index.datastore import Datastore
+
+        store = Datastore(folder)
+        store.verify(lambda size: None)
+    except (SpecplugError, OSError) as error:
+        return Check(name, "problem", str(error))
+    header = store.header
+    return Check(name, "ok", f"intact; {header.documents} documents, {header.tokens} tokens")
+
+
 def set_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that change what specplug or an engine does with it."""
     heads = (PREFIX, "NUMBA_", "OMP_", "VLLM_PLUGINS", "VLLM_USE_V2", "CUDA_VISIBLE")

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from specplug._version import __version__
 
@@ -34,6 +35,14 @@ def build_parser() -> argparse.ArgumentParser:
         description="Exit code 1 if an engine is installed in which specplug would not work.",
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable")
+    doctor.add_argument(
+        "--datastore",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="also read this datastore and compare its checksums; may be given several times",
+    )
     doctor.set_defaults(run=_doctor)
     listing = commands.add_parser("proposers", help="the registered proposers and their options")
     listing.add_argument("--json", action="store_true", help="machine-readable")
@@ -135,7 +144,7 @@ def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentPars
 def _doctor(chosen: argparse.Namespace) -> int:
     from specplug import doctor
 
-    facts = doctor.examine()
+    facts = doctor.examine(chosen.datastore)
     print(json.dumps(facts, indent=2) if chosen.json else doctor.as_text(facts))
     return 0 if doctor.healthy(facts) else 1
 

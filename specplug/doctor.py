@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -28,8 +29,8 @@ PACKAGES = {
 }
 
 
-def examine() -> dict[str, Any]:
-    """Everything that ``specplug doctor --json`` prints, as plain values."""
+def examine(datastores: Sequence[Path] = ()) -> dict[str, Any]:
+    """Everything that ``specplug doctor --json`` prints, as plain values; ``datastores`` are read whole."""
     facts: dict[str, Any] = {
         "specplug": __version__,
         "python": platform.python_version(),
@@ -46,6 +47,7 @@ def examine() -> dict[str, Any]:
         "environment": checks.set_variables(os.environ),
     }
     found = checks.run_checks(facts, os.environ)
+    found += [checks.datastore(folder) for folder in datastores]
     return {**facts, "checks": [check._asdict() for check in found]}
 
 

@@ -6,10 +6,7 @@ swallows what a plugin raises, so whatever is wrong is said by the algorithm its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from specplug._host import HostReport
+from typing import Any
 
 
 def register() -> None:
@@ -25,13 +22,6 @@ def register() -> None:
             "specplug inactive: its SGLang plugin could not be installed; --speculative-algorithm specplug.* will "
             "be unknown to SGLang. `specplug doctor` says what is missing"
         )
-
-
-def report() -> HostReport:
-    """Entry point of the group ``specplug.adapters``: what ``specplug doctor`` prints about SGLang."""
-    from specplug.adapters.sglang_srt.report import report as make
-
-    return make()
 
 
 def active() -> list[Any]:

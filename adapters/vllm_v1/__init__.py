@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specplug._host import HostReport
     from specplug.adapters.vllm_v1.proposer import VllmProposer
 
 
@@ -27,13 +26,6 @@ def register() -> None:
             'specplug inactive: its vLLM plugin could not be installed; "method": "specplug.*" will be '
             "unknown to vLLM"
         )
-
-
-def report() -> HostReport:
-    """Entry point of the group ``specplug.adapters``: what ``specplug doctor`` prints about vLLM."""
-    from specplug.adapters.vllm_v1.report import report as make
-
-    return make()
 
 
 def active() -> list[VllmProposer]:

@@ -107,7 +107,9 @@ ARROWS = {
     "specplug.tune": _row(
         *("specplug.replay", "specplug.registry", "specplug.control", "numpy", *BASE),
     ),
-    "specplug.checks": _row(*BASE, lazily=("specplug.kernels", "specplug.reference", "numpy")),
+    "specplug.checks": _row(
+        *BASE, lazily=("specplug.kernels", "specplug.reference", "specplug.index", "numpy")
+    ),
     "specplug.doctor": _row(
         *("specplug.checks", "specplug.registry", *BASE), lazily=("specplug.kernels", "numba")
     ),

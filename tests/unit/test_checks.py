@@ -112,3 +112,27 @@ def test_the_page_and_the_json_say_the_same(capsys: pytest.CaptureFixture[str]) 
         assert f"{check['name']}: {check['text']}" in text
     assert facts["memory"]["total"] > facts["memory"]["free"] > 0
     assert len(text.splitlines()) < 60, "one page"
+
+
+def test_a_datastore_is_read_and_a_damaged_one_found(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"prompt_token_ids": [1, 2, 3], "token_ids": [4, 5, 6, 7, 8, 9]}\n')
+    folder = tmp_path / "store"
+    words = {"<unk>": 0, **{f"w{i}": i + 1 for i in range(20)}}
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(json.dumps({"version": "1.0", "model": model}))
+    built = ["datastore", "build", str(folder), str(log), "--tokenizer", str(tokenizer)]
+    assert main([*built, "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--datastore", str(folder)]) == 0
+    assert "intact; 1 documents" in capsys.readouterr().out
+    [file] = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 100]
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 0xFF
+    file.write_bytes(content)
+    assert main(["doctor", "--datastore", str(folder), "--datastore", str(tmp_path / "no")]) == 1
+    out = capsys.readouterr().out
+    assert out.count("PROBLEM  datastore") == 2

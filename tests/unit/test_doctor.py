@@ -96,6 +96,13 @@ def test_a_broken_report_does_not_hide_the_others(adapters: Any) -> None:
     assert main(["doctor"]) == 1
 
 
+def test_the_doctor_can_be_asked_twice_in_one_process() -> None:
+    """Importing a module ``report`` once hid the function of that name that the entry point meant."""
+    first, second = doctor.examine()["adapters"], doctor.examine()["adapters"]
+    assert first == second
+    assert all("its report failed" not in a["reason"] for a in second)
+
+
 def test_a_broken_proposer_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
