@@ -8,9 +8,10 @@ from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
 from .compare import Tally, check_greedy
-from .conftest import WIDTH, Start
+from .conftest import Start
 from .prompts import VARIED
 
+WIDTH = 8
 GREEDY = {"temperature": 0, "max_tokens": 48}
 NAMES = ("repeat-line", "code-repeat", "chat-copy", "chat-story")
 
