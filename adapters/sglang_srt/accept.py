@@ -112,9 +112,8 @@ def accept_tree(samples: Tensor, tokens: Tensor, parents: Tensor, lengths: Tenso
     import torch
 
     rows, width = tokens.shape
-    if not width:  # no row has a draft in this step
-        zeros = torch.zeros_like(samples)
-        return Kept(samples, zeros[:, 0], zeros)
+    if not width:  # no row has a draft in this step: a chain of none
+        return accept_by_comparison(samples, tokens, lengths)
     places = torch.arange(width, device=tokens.device)
     used = places < lengths[:, None]
     node = tokens.new_full((rows,), -1)
