@@ -116,6 +116,7 @@ class SuffixProposer:
             "store_bytes": index.store_bytes,
             "store_tokens": index.stored_tokens,
             "store_capacity": index.store_capacity,
+            "store_evicted": index.evicted_tokens,
         }
 
     def state_digest(self) -> bytes:

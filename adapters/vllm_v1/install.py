@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specplug.adapters.common import host_logger
-from specplug.adapters.vllm_v1 import requirements, salts
+from specplug.adapters.vllm_v1 import metrics, requirements, salts
 from specplug.adapters.vllm_v1.adaptive import is_adaptive
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
 from specplug.adapters.vllm_v1.options import is_ours, translate
@@ -47,6 +47,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             if warning:
                 host_logger("vllm").warning("specplug: %s", warning)
             salts.carry(load=True)
+            metrics.offer()
         if is_adaptive(config):
             translated, scheduler = translate_adaptive(config)
             if getattr(self, "scheduler_cls", None) is not None:

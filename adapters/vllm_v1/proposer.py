@@ -12,7 +12,7 @@ import numpy as np
 from specplug.adapters.common import host_logger
 from specplug.adapters.common.building import build_proposer
 from specplug.adapters.common.timing import StepTimes
-from specplug.adapters.vllm_v1 import host_faults, setup
+from specplug.adapters.vllm_v1 import host_faults, metrics, setup
 from specplug.adapters.vllm_v1.binding import bind
 from specplug.adapters.vllm_v1.options import PREFIX, Choice
 from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
@@ -56,6 +56,7 @@ class VllmProposer:
         self._withheld: set[str] = set()
         self._salts: dict[str, str] = {}
         self._hook_time = 0
+        self._published: metrics.Published | None = None
         self._clock = StepClock()
         self._cap = setup.HostCap(self.width)
         self._bind()
@@ -66,6 +67,9 @@ class VllmProposer:
         proposer = build_proposer(choice.name, context, choice.options, "vLLM")
         self._cap = setup.controller(choice, context, proposer.capabilities, vllm_config)
         self.session = Session(proposer, context, controller=self._cap)
+        self._published = metrics.Published.from_environment(
+            choice.name, setup.replica(vllm_config)
+        )
         _running.add(self)
         self.log.info(
             "%s ready in %.2f s: options %s, controller %s, at most %d draft tokens, vocabulary %d, %d thread(s)",
@@ -90,6 +94,8 @@ class VllmProposer:
             planned = getattr(scheduler_output, "num_spec_tokens_to_schedule", None)
             self._cap.cap = self.width if planned is None else max(0, min(self.width, int(planned)))
             self._end_all(scheduler_output.finished_req_ids)
+            if scheduler_output.finished_req_ids and self.session is not None:
+                self._publish(self.session, ended=True)
             for new in scheduler_output.scheduled_new_reqs:
                 # Still known: a streamed-in continuation of the prompt, or an id used again.
                 self._end_all([new.req_id])
@@ -136,6 +142,9 @@ class VllmProposer:
         self.times.add(spent)
         self._clock.drafted(spent)
         self._hook_time = 0
+        if self._published is not None:
+            self._published.step(spent)
+            self._publish(session)
         return drafts
 
     def snapshot(self) -> dict[str, Any]:
@@ -157,6 +166,15 @@ class VllmProposer:
     def _controller(self) -> dict[str, Any]:
         about = getattr(self._cap.inner, "as_dict", None)
         return {"controller": type(self._cap.inner).__name__} if about is None else about()
+
+    def _publish(self, session: Session, ended: bool = False) -> None:
+        if self._published is None:
+            return
+        try:
+            self._published.update(session, self.faults, ended=ended)
+        except Exception as error:  # noqa: BLE001  memory() of a foreign proposer may raise anything
+            self._published = None
+            self.log.warning("specplug: no more numbers for /metrics: %r", error)
 
     def _bind(self) -> None:
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner

@@ -107,6 +107,12 @@ def drafts_here(vllm_config: Any) -> bool:
     return _tensor_rank(vllm_config) == 0
 
 
+def replica(vllm_config: Any) -> int:
+    """Which data-parallel replica this worker belongs to."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    return int(getattr(parallel, "data_parallel_rank", 0) or 0)
+
+
 def _tensor_rank(vllm_config: Any) -> int:
     """This worker's place in its tensor-parallel group."""
     if int(getattr(getattr(vllm_config, "parallel_config", None), "tensor_parallel_size", 1)) <= 1:

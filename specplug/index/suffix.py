@@ -178,6 +178,11 @@ class SuffixIndex:
         return min(len(store.tokens), int(store.numbers[layout.S_END]) - layout.BLOCK)
 
     @property
+    def evicted_tokens(self) -> int:
+        """Tokens of finished outputs that were overwritten, padding included."""
+        return int(self.state.store.numbers[layout.S_END]) - layout.BLOCK - self.stored_tokens
+
+    @property
     def store_capacity(self) -> int:
         """The most tokens that the store can hold."""
         return len(self.state.store.tokens)

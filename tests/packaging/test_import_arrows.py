@@ -85,7 +85,7 @@ ARROWS = {
         *("specplug.session", "specplug.registry", "specplug.control"),
         "specplug.steering",
         *("numpy", *BASE),
-        lazily=("vllm", "torch", "specplug.kernels"),
+        lazily=("vllm", "torch", "prometheus_client", "specplug.kernels"),
     ),
     "specplug.adapters.sglang_srt": _row(
         *("specplug.adapters.common", "specplug.adapters.offline_host"),

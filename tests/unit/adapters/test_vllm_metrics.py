@@ -1,0 +1,114 @@
+"""Numbers travel from the worker to the front end through files; the scrape itself is tested on the real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specplug import registry
+from specplug.adapters.vllm_v1 import metrics
+from specplug.session import Session
+from specplug.types import Context
+
+CONTEXT = Context(1000, 400, 8, 4)
+
+
+def served(store_mb: float = 0.002) -> Session:
+    """A session that has served some requests, more than its store holds."""
+    proposer = registry.build("suffix", CONTEXT, {"store_mb": store_mb, "verify_cost": 0.0})
+    session = Session(proposer, CONTEXT, on_fault="raise")
+    text = np.tile(np.arange(20, 50), 4)
+    for number in range(6):
+        for length in (60, 61, 65, 100):
+            session.step([f"r{number}"], [text[:length]])
+        session.finish(f"r{number}")
+        session.begin(metrics_request(number), text[:3])
+        session.step([f"q{number}"], [text[:90]])
+        session.finish(f"q{number}")
+    return session
+
+
+def metrics_request(number: int) -> Any:
+    from specplug.types import Request
+
+    return Request(f"q{number}", 3)
+
+
+def value(numbers: Any, name: str) -> float:
+    return float(numbers[metrics._PLACE[name]])
+
+
+def test_what_the_worker_writes_is_what_the_front_end_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
+    session = served()
+    published = metrics.Published.from_environment("suffix", 3)
+    assert published is not None
+    for nanoseconds in (1000, 60_000, 60_000, 10**9):
+        published.step(nanoseconds)
+    published.update(session, faults=2, ended=True)
+    [(labels, numbers)] = metrics.Collector(tmp_path)._read().items()
+    assert labels == ("suffix", "3")
+    stats = session.stats
+    expected = {
+        "steps": stats.steps,
+        "rows": stats.rows,
+        "drafted_rows": stats.drafted_rows,
+        "offered_tokens": stats.offered,
+        "drafted_tokens": stats.drafted,
+        "accepted_tokens": stats.accepted,
+        "requests": stats.started,
+        "fallbacks": 2,
+        **session.proposer.memory(),  # type: ignore[attr-defined]
+    }
+    expected["store_evicted_tokens"] = expected.pop("store_evicted")
+    assert {name: value(numbers, name) for name in expected} == expected
+    assert min(stats.drafted, stats.accepted, expected["store_evicted_tokens"]) > 0
+    assert set(expected) == {*metrics.COUNTERS, *metrics.GAUGES}
+    counts = numbers[metrics._PLACE["bucket 5e-05"] :][: len(metrics.BUCKETS) + 1]
+    assert counts.tolist() == [1, 2, *[0] * 8, 1]
+    assert value(numbers, "sum") == pytest.approx(1.000121)
+
+
+def test_each_replica_has_numbers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
+    for replica in (0, 1):
+        assert metrics.Published.from_environment("my.module:Class", replica) is not None
+    (tmp_path / "0-1-short.f64").write_bytes(b"123")
+    (tmp_path / "notes.f64").write_bytes(b"")
+    read = metrics.Collector(tmp_path)._read()
+    assert list(read) == [("my.module_Class", "0"), ("my.module_Class", "1")]
+
+
+def test_without_a_front_end_nothing_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(metrics.FOLDER_VARIABLE, raising=False)
+    assert metrics.Published.from_environment("suffix", 0) is None
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path / "gone"))
+    assert metrics.Published.from_environment("suffix", 0) is None
+
+
+def test_a_proposer_whose_memory_raises_costs_the_numbers_only(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
+    host, adapter = make()
+    assert adapter._published is not None
+
+    def broken() -> dict[str, int]:
+        raise RuntimeError("no memory of it")
+
+    adapter.session.proposer.memory = broken
+    host.add("a", [1, 2, 3, 1, 2, 3])
+    host.step()
+    host.step()
+    assert adapter._published is None
+    assert adapter.faults == 0
+    assert host.running["a"].tokens
