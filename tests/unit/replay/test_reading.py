@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from specplug.errors import LogError, MissingExtraError
+from specplug.replay import reading
 from specplug.replay.reading import Reader, one_after_the_other
 from specplug.replay.tokenizers import load_tokenizer
-from specplug.replay.traces import Choice, LogFile
+from specplug.replay.traces import Choice, LogFile, Record
 
 CHAT = [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w4"}]
 ROWS: list[dict[str, Any]] = [
@@ -112,3 +114,26 @@ def test_several_models_under_one_tokenizer_are_remarked_on(
     assert (
         "several models answered (a 2, b 1), but one tokenizer counted" in capsys.readouterr().out
     )
+
+
+def test_a_log_without_end_is_read_in_pieces(
+    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a chunk holds is bounded by tokens and by records, whatever the size of the log."""
+    log = LogFile(tmp_path / "log.jsonl")
+    log.path.write_text("x")
+    record = Record("w1 w2", "w3", 1, "log")
+    taken = 0
+
+    def endless() -> Iterator[tuple[LogFile, Record]]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield log, record
+
+    monkeypatch.setattr(reading, "CHUNK_RECORDS", 100)
+    chunks = Reader(load_tokenizer(tokenizer_file), 1000).chunks(endless())
+    assert [len(next(chunks)) for _ in range(3)] == [100, 100, 100]
+    assert taken <= 300 + reading.ENCODE_RECORDS
+    monkeypatch.setattr(reading, "CHUNK_TOKENS", 12)
+    assert len(next(chunks)) == 4
