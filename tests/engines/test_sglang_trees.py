@@ -62,6 +62,7 @@ def test_trees_are_verified_when_sampling(trees: Driver) -> None:
     assert all(len(r.only.token_ids) == 24 or r.only.finish_reason for r in got.results)
 
 
+@pytest.mark.long
 def test_a_failing_verification_changes_no_answer(
     plain: Driver, trees: EngineProcess, tally: Tally
 ) -> None:
