@@ -168,7 +168,7 @@ def _bias(work: _Work) -> None:
                     f"logit_bias of row {row} names the token {token}, but the target has the ids 0 to "
                     f"{work.scores.shape[2] - 1}"
                 )
-            work.scores[row, : work.lengths[row] + 1, token] += bias
+            work.scores[row, :, token] += bias
 
 
 def _penalty(

@@ -197,3 +197,11 @@ def test_malformed_draft_laws(laws: Any, message: str) -> None:
     target, coins = np.full((1, 6, 3), 1 / 3), np.zeros((1, 6))
     with pytest.raises(InvalidDistributionError, match=message):
         reject_tree_sampled(target, laws, TOKENS, PARENTS, FULL, coins)
+
+
+def test_what_lies_behind_the_last_node_is_not_looked_at() -> None:
+    laws = np.full((1, 5, 3), 1 / 3)
+    laws[0, 3:] = np.nan
+    target, coins = np.full((1, 6, 3), 1 / 3), np.zeros((1, 6))
+    verdict = reject_tree_sampled(target, laws, TOKENS, PARENTS, [3], coins)
+    assert verdict.row(0)[:2] == [1, 0]
