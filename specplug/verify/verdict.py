@@ -29,4 +29,4 @@ class Verdict(NamedTuple):
 
 def blank_verdict(rows: int, width: int) -> Verdict:
     """Room for a verdict over ``rows`` rows of at most ``width`` accepted drafts."""
-    return Verdict(np.zeros(rows, LENGTH_DTYPE), np.empty((rows, width + 1), TOKEN_DTYPE))
+    return Verdict(np.empty(rows, LENGTH_DTYPE), np.empty((rows, width + 1), TOKEN_DTYPE))
