@@ -21,6 +21,7 @@ from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally
 from .engines import ENGINES, Engine, installed
+from .remember import Remembering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 METHOD = os.environ.get("SPECPLUG_TEST_METHOD", "specplug.suffix")
@@ -113,23 +114,23 @@ def start(engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def pair(start: Start, engine: Engine) -> tuple[EngineProcess, EngineProcess]:
+def pair(start: Start, engine: Engine) -> tuple[Remembering, EngineProcess]:
     """The plain and the speculating engine; started together, because both are needed by almost every test."""
     plain = start("plain")
     spec = start("spec", **engine.methods[METHOD])
     plain.ready()
     spec.ready()
-    return plain, spec
+    return Remembering(plain), spec
 
 
 @pytest.fixture(scope="session")
-def plain(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
-    """An engine without speculation."""
+def plain(pair: tuple[Remembering, EngineProcess]) -> Remembering:
+    """An engine without speculation; greedy answers are remembered."""
     return pair[0]
 
 
 @pytest.fixture(scope="session")
-def spec(pair: tuple[EngineProcess, EngineProcess]) -> EngineProcess:
+def spec(pair: tuple[Remembering, EngineProcess]) -> EngineProcess:
     """An engine that speculates, otherwise the same."""
     return pair[1]
 
