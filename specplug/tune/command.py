@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specplug.replay.command import add_log_arguments, check_folder, open_logs, positive
+from specplug.replay.command import (
+    add_log_arguments,
+    check_folder,
+    json_object,
+    open_logs,
+    positive,
+)
 
 if TYPE_CHECKING:
     from specplug.replay.traces import LogFile
@@ -36,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="may be given several times (default: every registered one that a log can be replayed with)",
+    )
+    add(
+        "--options",
+        action="append",
+        default=[],
+        type=json_object,
+        metavar="JSON",
+        help="of the first --proposer, the second, and so on, not to be changed, for example its datastore",
     )
     add("--cost", type=Path, metavar="FILE", help="cost file of the server")
     add(
@@ -86,7 +100,7 @@ def _run(chosen: argparse.Namespace) -> int:
     from specplug.tune import advice, costs, search
 
     table = costs.read_costs(chosen.cost) if chosen.cost is not None else None
-    proposers = _proposers(chosen.proposer)
+    proposers = _proposers(chosen.proposer, chosen.options)
     check_folder(chosen.json)
     logs, tokenizer = open_logs(chosen)
     totals = _count(logs)
@@ -122,23 +136,37 @@ def _score(table: StepCosts | None, price: float, requests: int) -> Score:
     return score
 
 
-def _proposers(names: Sequence[str] | None) -> list[str]:
-    """What to search over; without names everything registered, but for what drafts nothing or cannot be replayed."""
+def _proposers(
+    names: Sequence[str] | None, options: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """What to search over, each with its fixed options.
+
+    Without names: everything registered, but for what drafts nothing, cannot be replayed, or is about a datastore.
+    """
     from specplug import registry
     from specplug.errors import SettingsError, SpecplugError
     from specplug.replay import runs
     from specplug.types import Context
 
-    found = []
-    for name in names or registry.names():
+    count = len(names or ())
+    if len(options) > count:
+        raise SettingsError(
+            f"{len(options)} times --options, but {count} times --proposer; give one per proposer, in order"
+        )
+    if names:
+        pairs = list(zip(names, [*options, *[{}] * (count - len(options))], strict=True))
+        for name, given in pairs:
+            runs.variants(name, given, [0.03])
+        return pairs
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for name in registry.names():
         try:
-            runs.variants(name, {}, [0.03])[0].build(Context(32, 64, 4))
+            variant = runs.variants(name, {}, [0.03])[0]
+            variant.build(Context(32, 64, 4))
         except SpecplugError:
-            if names:
-                raise
             continue  # it needs a model's states, or does not load here
-        if names or name != "null":
-            found.append(name)
+        if name != "null" and "datastore" not in variant.options:
+            found.append((name, {}))
     if not found:
         raise SettingsError("no registered proposer can be replayed; name one with --proposer")
     return found

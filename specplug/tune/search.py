@@ -116,27 +116,37 @@ class Bench:
         return record._replace(workload=head + record.workload)
 
 
-def search(bench: Bench, proposers: Sequence[str], costs: Sequence[float], score: Score) -> Setting:
+def search(
+    bench: Bench,
+    proposers: Sequence[tuple[str, Mapping[str, Any]]],
+    costs: Sequence[float],
+    score: Score,
+) -> Setting:
     """The best setting by ``score`` of the train part.
 
     Args:
+        proposers: names, each with the options that are not to be changed.
         costs: what a proposer with the option ``verify_cost`` may be told, the most likely in the middle.
     """
     best: Setting | None = None
-    for name in proposers:
-        found = _climb(bench, *_start(name, costs), score)
+    for name, given in proposers:
+        found = _climb(bench, *_start(name, given, costs), score)
         if best is None or _score(bench, found, score) > WORTH * _score(bench, best, score):
             best = found
     assert best is not None
     return best
 
 
-def _start(name: str, costs: Sequence[float]) -> tuple[Setting, dict[str, Sequence[Any]]]:
+def _start(
+    name: str, given: Mapping[str, Any], costs: Sequence[float]
+) -> tuple[Setting, dict[str, Sequence[Any]]]:
     """Where to begin, and which values there are to try."""
     kind = registry.load(name).settings_type
     space: dict[str, Sequence[Any]] = {"width": WIDTHS}
-    options: dict[str, Any] = {}
+    options = {str(key).replace("-", "_"): value for key, value in given.items()}
     for option in settings.describe(kind) if kind is not None else ():
+        if option["name"] in options:
+            continue
         if option["name"] == COST_OPTION:
             options[COST_OPTION] = costs[len(costs) // 2]
             space[COST_OPTION] = costs
