@@ -133,6 +133,8 @@ def soak(
     assert isinstance(proposer, SuffixProposer)
     proposer.index.namespaces = Namespaces(remembered)
     session = Session(proposer, context, on_fault="raise")
+    # Once now, so that its code is the one that began the run: a checkout may be edited while it goes on.
+    assert proposer.check_invariants() == ""
     traffic = Traffic(session, seed)
     batches = -(-requests // BATCH)
     every = max(1, batches // points)
