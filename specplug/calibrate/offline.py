@@ -99,10 +99,13 @@ def _decoding(engine: EngineProcess, prompts: Sequence[list[int]], drafts: int) 
 
 
 def _decode(engine: EngineProcess, prompts: Sequence[list[int]], drafts: int, tokens: int) -> Batch:
+    # No draft is verified beyond the end of its request, so the request must go on; it is aborted after ``tokens``.
     params = {
         "temperature": 0.0,
-        "max_tokens": tokens,
+        "max_tokens": tokens + 1 + max(DRAFTS),
         "ignore_eos": True,
         "extra_args": {"specplug": {"draft_limit": drafts}},
     }
-    return engine.generate(list(prompts), params)
+    return engine.generate(
+        list(prompts), params, abort_after=dict.fromkeys(range(len(prompts)), tokens)
+    )

@@ -66,7 +66,10 @@ def test_the_probe_drafts_exactly_what_it_may() -> None:
 
 
 class KnownEngine:
-    """Answers at once, and says that a step of ``n`` tokens took ``n`` ms and 10 more."""
+    """Answers at once, and says that a step of ``n`` tokens took ``n`` ms and 10 more.
+
+    Like the adapters it verifies no draft that reaches beyond the end of its request.
+    """
 
     def __init__(self) -> None:
         self.limits: list[int] = []
@@ -74,13 +77,17 @@ class KnownEngine:
     def info(self) -> dict[str, Any]:
         return {"vocab_size": 100}
 
-    def generate(self, prompts: list[list[int]], params: dict[str, Any]) -> Batch:
-        drafts = params["extra_args"]["specplug"]["draft_limit"]
-        self.limits.append(drafts)
-        steps = params["max_tokens"]
-        prefill = 0.01 + 0.001 * sum(map(len, prompts))
-        decoding = (steps - 1) * (0.01 + 0.001 * len(prompts) * (1 + drafts))
-        return Batch((), prefill + decoding, steps)
+    def generate(
+        self, prompts: list[list[int]], params: dict[str, Any], *, abort_after: dict[int, int]
+    ) -> Batch:
+        limit = params["extra_args"]["specplug"]["draft_limit"]
+        self.limits.append(limit)
+        steps = min(params["max_tokens"], abort_after[0])
+        seconds = 0.01 + 0.001 * sum(map(len, prompts))
+        for done in range(1, steps):
+            drafts = min(limit, params["max_tokens"] - done - 1)
+            seconds += 0.01 + 0.001 * len(prompts) * (1 + drafts)
+        return Batch((), seconds, steps)
 
 
 def test_a_sweep_of_an_engine_finds_its_step_times() -> None:
