@@ -144,8 +144,12 @@ _CHURN = 150
 _LEAK = 16 * 1024
 
 
+#: What a leak gains it gains every time; what another thread of the process allocates, not.
+_ROUNDS = 3
+
+
 def _growth(subject: Subject, keep: bool) -> int:
-    """Bytes gained by as many requests again as have gone before."""
+    """Bytes gained by as many requests again as have gone before: the least of a few rounds."""
     context = Context(50, max_length=256, max_draft=4, max_requests=2)
     watched = subject.watched(context)
     generator = np.random.default_rng(0)
@@ -167,12 +171,14 @@ def _growth(subject: Subject, keep: bool) -> int:
     if not running:
         tracemalloc.start()
     churn()
-    before = tracemalloc.get_traced_memory()[0]
-    churn()
-    grown = tracemalloc.get_traced_memory()[0] - before
+    rounds: list[int] = []
+    while len(rounds) < _ROUNDS and (not rounds or rounds[-1] > _LEAK):
+        before = tracemalloc.get_traced_memory()[0]
+        churn()
+        rounds.append(tracemalloc.get_traced_memory()[0] - before)
     if not running:
         tracemalloc.stop()
-    return grown
+    return min(rounds)
 
 
 @check(

@@ -17,7 +17,7 @@ for module in (specplug, specplug.adapters, specplug.proposers):
 
 ENTRY_POINTS = """
 from importlib.metadata import entry_points
-for group in ("specplug.proposers", "specplug.adapters", "vllm.general_plugins"):
+for group in ("specplug.proposers", "specplug.adapters", "vllm.general_plugins", "sglang.srt.plugins"):
     for point in entry_points(group=group):
         if point.dist.name == "specplug":
             print(group, point.name, point.load().__module__)
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 ONE_COPY = """
 import sys
 from importlib.metadata import entry_points
-for group in ("specplug.proposers", "specplug.adapters", "vllm.general_plugins"):
+for group in ("specplug.proposers", "specplug.adapters", "vllm.general_plugins", "sglang.srt.plugins"):
     for point in entry_points(group=group):
         if point.dist.name == "specplug":
             point.load()
@@ -67,10 +67,14 @@ def python(request: pytest.FixtureRequest) -> Python:
 
 
 def test_entry_points_load(python: Python) -> None:
-    assert python("-c", ENTRY_POINTS).splitlines() == [
+    assert sorted(python("-c", ENTRY_POINTS).splitlines()) == [
+        "sglang.srt.plugins specplug specplug.adapters.sglang_srt",
+        "specplug.adapters sglang specplug.adapters.sglang_srt.report",
+        "specplug.adapters vllm specplug.adapters.vllm_v1.report",
+        "specplug.proposers hybrid specplug.proposers.hybrid",
         "specplug.proposers null specplug.proposers.null",
+        "specplug.proposers rest specplug.proposers.rest",
         "specplug.proposers suffix specplug.proposers.suffix",
-        "specplug.adapters vllm specplug.adapters.vllm_v1",
         "vllm.general_plugins specplug specplug.adapters.vllm_v1",
     ]
 

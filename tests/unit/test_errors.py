@@ -17,6 +17,7 @@ BUILTIN = {
     "ReplayError": RuntimeError,
     "MissingExtraError": ImportError,
     "StoreFileError": ValueError,
+    "DatastoreError": ValueError,
 }
 
 
