@@ -54,9 +54,28 @@ def test_the_governor_heard_of_steps_and_drafts(adaptive: EngineProcess) -> None
     assert found["plain_step_seconds"] > 0
 
 
-def test_the_controller_of_our_own_method_heard_of_them_too(spec: Driver) -> None:
-    spec.generate([VARIED["repeat-line"]], GREEDY)
-    found = spec.metrics().own["controller"]
+@pytest.fixture(scope="module")
+def governed(start: Start) -> EngineProcess:
+    """The configuration of the README: nothing is said about the controller."""
+    config = {"method": "specplug.suffix", "num_speculative_tokens": WIDTH}
+    engine = start("governed", speculative_config=config)
+    engine.ready()
+    return engine
+
+
+def test_our_own_method_under_the_default_controller(
+    plain: Driver, governed: Driver, tally: Tally
+) -> None:
+    prompts = [VARIED[name] for name in NAMES]
+    expected = plain.generate(prompts, GREEDY)
+    got = governed.generate(prompts, GREEDY)
+    for name, want, have in zip(NAMES, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+
+
+def test_the_controller_of_our_own_method_heard_of_them_too(governed: Driver) -> None:
+    governed.generate([VARIED["repeat-line"]], GREEDY)
+    found = governed.metrics().own["controller"]
     assert found["controller"] == "goodput"
     assert found["cost_steps"] >= 5
     assert found["accepted"] > 0
