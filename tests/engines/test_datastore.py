@@ -12,7 +12,7 @@ from specplug.datastore.writer import Writer
 from specplug.testing.engine_protocol import Result
 
 from .conftest import Start
-from .engines import WIDTH, Engine
+from .engines import FIXED, WIDTH, Engine
 
 PROMPT = "The first ten elements of the periodic table and one property of each:\n1."
 
@@ -25,7 +25,11 @@ def test_what_a_datastore_holds_comes_in_fewer_steps(
     info: dict[str, Any] = {}
 
     def ask(method: str, options: dict[str, Any]) -> Result:
-        config = {"method": method, "num_speculative_tokens": WIDTH, "specplug": options}
+        config = {
+            "method": method,
+            "num_speculative_tokens": WIDTH,
+            "specplug": {**FIXED, **options},
+        }
         running = start(method, speculative_config=config)
         running.ready()
         result = running.generate([PROMPT], {"temperature": 0, "max_tokens": 48}).results[0]

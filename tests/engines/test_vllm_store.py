@@ -30,7 +30,7 @@ def server(model: str, log: Path, store: Path, **options: Any) -> Iterator[Serve
     config = {
         "method": "specplug.suffix",
         "num_speculative_tokens": WIDTH,
-        "specplug": {"store_path": str(store), "store_mb": 4, **options},
+        "specplug": {"controller": "fixed", "store_path": str(store), "store_mb": 4, **options},
     }
     arguments = ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16"]
     running = Server(model, log, *arguments, "--speculative-config", json.dumps(config))
