@@ -138,6 +138,10 @@ SGLANG = Engine(
     no_drafts={"custom_params": {"specplug": {"draft_limit": 0}}},
     lacks={
         "bad_words": "SGLang has no list of forbidden words",
+        "repetition_penalty with others": (
+            "without overlap SGLang applies them in the order of a set of classes, "
+            "which differs from process to process"
+        ),
         "host_sampling_fault": "it is a fault of vLLM",
         "seed": "SGLang draws with seeds in its deterministic mode only, which needs a GPU",
     },

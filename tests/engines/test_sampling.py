@@ -50,6 +50,8 @@ def test_rules_apply_at_every_drafted_position(
     """At each draft position the penalties must count the earlier drafts: rule 4 of losslessness."""
     for name in penalties:
         need(engine, name)
+    if "repetition_penalty" in penalties and len(penalties) > 1:
+        need(engine, "repetition_penalty with others")
     before = spec.metrics()
     got = spec.generate(PROMPTS, {**GREEDY, **penalties})
     gained = spec.metrics() - before
