@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specplug.adapters.vllm_v1 import adaptive, install
+from specplug.adapters.vllm_v1 import adaptive, install, steps
 from specplug.adapters.vllm_v1.adaptive import Governor, translate
 from specplug.control.options import check
 from specplug.errors import SettingsError
@@ -55,10 +55,31 @@ def test_a_second_scheduler_class_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         wrapped(theirs)
 
 
+class Clock:
+    """Nanoseconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += 1000
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stands for the real one: what the governor decides depends on step times, and a busy machine changes them."""
+    made = Clock()
+    for module in (adaptive, steps):
+        monkeypatch.setattr(module, "perf_counter_ns", made)
+    return made
+
+
 class Host:
     """A scheduler and a model that copies its drafts, or never does, for one request each."""
 
-    def __init__(self, right: dict[str, bool]) -> None:
+    def __init__(self, clock: Clock, right: dict[str, bool]) -> None:
+        self.clock = clock
         self.right = right
         self.governor = Governor(check("goodput"), 8, 4)
         self.drafts: dict[str, list[int]] = {}
@@ -75,6 +96,8 @@ class Host:
             ),
         )
         self.ended = set()
+        tokens = sum(1 + len(self.drafts.get(r, ())) for r in ids)
+        self.clock.now += 10_000_000 + 300_000 * tokens
         sampled = []
         for request_id in ids:
             draft = self.drafts.get(request_id, [])
@@ -92,8 +115,8 @@ class Host:
         return self.drafts
 
 
-def test_right_drafts_go_through_and_wrong_ones_do_not() -> None:
-    host = Host({"a": True, "b": False})
+def test_right_drafts_go_through_and_wrong_ones_do_not(clock: Clock) -> None:
+    host = Host(clock, {"a": True, "b": False})
     lengths = np.array([[len(d) for d in host.step().values()] for _ in range(80)])
     assert lengths[-20:, 0].mean() > 6
     assert lengths[-20:, 1].mean() < 0.5
@@ -103,8 +126,8 @@ def test_right_drafts_go_through_and_wrong_ones_do_not() -> None:
     assert host.governor.drafted < host.governor.offered
 
 
-def test_ended_requests_give_their_slots_back() -> None:
-    host = Host({"0": True})
+def test_ended_requests_give_their_slots_back(clock: Clock) -> None:
+    host = Host(clock, {"0": True})
     for number in range(20):
         host.right = {str(number): True}
         host.step()
