@@ -9,17 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specplug.proposers.rest import DATASTORE_HELP, RestSettings, sources
+from specplug.proposers.rest import DATASTORE_HELP, Forwarding, RestSettings, sources
 from specplug.proposers.suffix import SuffixProposer, SuffixSettings
 from specplug.settings import option
 from specplug.types import (
     Capabilities,
     Context,
-    DraftBuffers,
-    IntArray,
-    Observed,
-    Request,
-    TokenArray,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +36,7 @@ class HybridSettings(SuffixSettings):
     )
 
 
-class HybridProposer:
+class HybridProposer(Forwarding):
     """See the module. Built with :class:`HybridSettings`; all kernels are compiled before it returns."""
 
     Settings = HybridSettings
@@ -60,33 +55,9 @@ class HybridProposer:
                 context, [("suffix", suffix), *stores], settings.verify_cost
             )
 
-    def start(self, slot: int, request: Request, history: TokenArray) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.start(slot, request, history)
-
-    def observe(self, observed: Observed) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.observe(observed)
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.propose(slots, ceilings, out)
-
-    def finish(self, slot: int, keep: bool) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.finish(slot, keep)
-
-    def set_verify_cost(self, cost: float) -> None:
-        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
-        self.inner.set_verify_cost(cost)
-
     def close(self) -> None:
         """See :meth:`specplug.proposers.suffix.SuffixProposer.close`."""
         self.inner.close()
-
-    def state_digest(self) -> bytes:
-        """Of all that later drafts depend on besides the files, for :mod:`specplug.checksum`."""
-        return self.inner.state_digest()
 
     def memory(self) -> dict[str, int]:
         """See :meth:`specplug.proposers.suffix.SuffixProposer.memory`; a datastore lies in the page cache."""

@@ -25,6 +25,7 @@ from specplug.types import (
 if TYPE_CHECKING:
     from specplug.index.contest import ContestProposer
     from specplug.index.rest import RestIndex
+    from specplug.proposers.suffix import SuffixProposer
 
 #: Children per node of a tree, at most; with three a wide choice of first tokens is cut too early.
 BRANCHES = 8
@@ -93,7 +94,37 @@ def sources(
     ]
 
 
-class RestProposer:
+class Forwarding:
+    """A proposer whose work is done by another one, chosen when it is built."""
+
+    inner: RestIndex | ContestProposer | SuffixProposer
+
+    def start(self, slot: int, request: Request, history: TokenArray) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.start(slot, request, history)
+
+    def observe(self, observed: Observed) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.observe(observed)
+
+    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.propose(slots, ceilings, out)
+
+    def finish(self, slot: int, keep: bool) -> None:
+        """See :class:`specplug.protocols.Proposer`."""
+        self.inner.finish(slot, keep)
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
+        self.inner.set_verify_cost(cost)
+
+    def state_digest(self) -> bytes:
+        """Of all that later drafts depend on besides the files, for :mod:`specplug.checksum`."""
+        return self.inner.state_digest()
+
+
+class RestProposer(Forwarding):
     """See the module. Built with :class:`RestSettings`; all kernels are compiled before it returns."""
 
     Settings = RestSettings
@@ -120,27 +151,3 @@ class RestProposer:
         self.inner: RestIndex | ContestProposer = (
             found[0][1] if count == 1 else Contest(context, found, settings.verify_cost)
         )
-
-    def start(self, slot: int, request: Request, history: TokenArray) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.start(slot, request, history)
-
-    def observe(self, observed: Observed) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.observe(observed)
-
-    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.propose(slots, ceilings, out)
-
-    def finish(self, slot: int, keep: bool) -> None:
-        """See :class:`specplug.protocols.Proposer`."""
-        self.inner.finish(slot, keep)
-
-    def set_verify_cost(self, cost: float) -> None:
-        """What verifying one more draft token costs from now on, as a fraction of a plain step."""
-        self.inner.set_verify_cost(cost)
-
-    def state_digest(self) -> bytes:
-        """Of all that later drafts depend on besides the files, for :mod:`specplug.checksum`."""
-        return self.inner.state_digest()
