@@ -56,7 +56,9 @@ def prompts_by_workload(number: int) -> dict[str, list[list[dict[str, str]]]]:
 def suffix_engine(model: str, given: dict[str, Any]) -> EngineProcess:
     """With a constant draft length where the adapter has controllers: a replay has none."""
     body: dict[str, Any] = {"method": "specplug.suffix", "num_speculative_tokens": WIDTH}
-    options = {"model": model, "max_model_len": 1024, "max_num_seqs": 1, "seed": 0, **given}
+    options = {"model": model, "max_model_len": 1024, "max_num_seqs": 1, "seed": 0}
+    # Each prompt is served twice, and both times it must be computed.
+    options |= {"enable_prefix_caching": False, **given}
     try:
         fixed = {**body, "specplug": {"controller": "fixed"}}
         return EngineProcess({**options, "speculative_config": fixed}, name="suffix")
@@ -87,15 +89,32 @@ def measure(chosen: argparse.Namespace) -> tuple[list[Point], list[tuple[str, Ba
             serve(engine, warm, 8, drafts)
         for number in range(chosen.rounds):
             print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr, flush=True)
-            points += offline.sweep(probe, 1, number, lambda: None, requests=(1,))
+            points += offline.sweep(probe, 1, 2 * number, lambda: None, requests=(1,))
             for workload, prompts in prompts_by_workload(number).items():
                 for prompt in prompts:
                     pair = [
                         serve(engine, prompt, chosen.length, drafts) for drafts in (True, False)
                     ]
                     served.append((workload, pair[0], pair[1]))
-            points += offline.sweep(probe, 1, number, lambda: None, requests=(1,))
+            points += offline.sweep(probe, 1, 2 * number + 1, lambda: None, requests=(1,))
     return points, served
+
+
+def request_facts(workload: str, with_drafts: Batch, plain: Batch) -> dict[str, Any]:
+    """What one request took, for a closer look at where a forecast is off."""
+    steps = with_drafts.results[0].only.steps
+    return {
+        "workload": workload,
+        "prompt_tokens": len(with_drafts.results[0].prompt_token_ids),
+        "tokens": with_drafts.generated_tokens,
+        "seconds": with_drafts.seconds,
+        "engine_steps": with_drafts.engine_steps,
+        "drafted": [len(step.draft) for step in steps],
+        "accepted": [step.accepted for step in steps],
+        "plain_seconds": plain.seconds,
+        "plain_tokens": plain.generated_tokens,
+        "plain_steps": plain.engine_steps,
+    }
 
 
 def predict(
@@ -175,7 +194,9 @@ def main() -> int:
     print(", ".join(f"{t}: {r:.2f}" for t, r in shape if t <= 64))
     print(json.dumps(facts))
     if chosen.json:
-        write_json(chosen.json, {"provenance": facts, "workloads": found, "cost_file": content})
+        requests = [request_facts(*entry) for entry in served]
+        parts = {"workloads": found, "requests": requests, "cost_file": content}
+        write_json(chosen.json, {"provenance": facts, **parts})
     return 0
 
 

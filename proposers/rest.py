@@ -23,6 +23,9 @@ from specplug.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from specplug.index.contest import ContestProposer
     from specplug.index.rest import RestIndex
     from specplug.proposers.suffix import SuffixProposer
@@ -114,6 +117,16 @@ class Forwarding:
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self.inner.finish(slot, keep)
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """What :attr:`draft_sources` numbers."""
+        return self.inner.source_names
+
+    @property
+    def draft_sources(self) -> NDArray[np.uint8] | None:
+        """By slot, where each token of the last draft came from; None where there is one source."""
+        return self.inner.draft_sources
 
     def set_verify_cost(self, cost: float) -> None:
         """What verifying one more draft token costs from now on, as a fraction of a plain step."""

@@ -22,6 +22,9 @@ from specplug.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from specplug.index.keeper import StoreKeeper
     from specplug.index.suffix import SuffixIndex
 
@@ -65,6 +68,8 @@ class SuffixProposer:
     """See the module. Built with :class:`SuffixSettings`; all kernels are compiled before it returns."""
 
     Settings = SuffixSettings
+    #: What :attr:`draft_sources` numbers: the request's prompt, its own output, the store of finished requests.
+    source_names = ("prompt", "output", "store")
 
     def __init__(self, context: Context, settings: SuffixSettings) -> None:
         from specplug.index.suffix import SuffixIndex
@@ -92,6 +97,11 @@ class SuffixProposer:
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self.index.draft(slots, ceilings, out)
+
+    @property
+    def draft_sources(self) -> NDArray[np.uint8]:
+        """By slot, where each token of the last draft came from: uint8 ``[max_requests, max_draft]``, a view."""
+        return self.index.state.log.sources
 
     def set_verify_cost(self, cost: float) -> None:
         """What verifying one more draft token costs from now on, as a fraction of a plain step."""

@@ -22,6 +22,7 @@ from specplug.checksum import Checksum
 from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, Proposer
+from specplug.sources import DraftSources
 from specplug.stats import SessionStats
 from specplug.steering import Offer, Steering, clip_lengths
 from specplug.steering import accepted_tokens as accepted_tokens
@@ -86,7 +87,10 @@ class Session:
             raise InvalidRequestError(f"on_fault must be 'disable' or 'raise', got {on_fault!r}")
         self._raise = on_fault == "raise"
         self.checksum = Checksum.from_environment()
-        self._steering = Steering(controller or FixedLength(), proposer.capabilities, self._raise)
+        self.sources = DraftSources(proposer, context)
+        self._steering = Steering(
+            controller or FixedLength(), proposer.capabilities, self._raise, self.sources
+        )
         self._live: OrderedDict[str, _Live] = OrderedDict()
         self._free = list(range(context.max_requests - 1, -1, -1))
         self._buffers = allocate_drafts(

@@ -10,6 +10,7 @@ import numpy as np
 from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, TrimmingController
+from specplug.sources import DraftSources
 from specplug.types import (
     LENGTH_DTYPE,
     ROOT,
@@ -76,15 +77,21 @@ class Steering:
         controller: the controller.
         capabilities: of the proposer that it steers.
         raise_faults: let exceptions through (for tests).
+        sources: counts what is drafted and accepted by source.
 
     Raises:
         InvalidRequestError: a controller that cuts drafts, for a proposer whose drafts must not be cut.
     """
 
     def __init__(
-        self, controller: Controller, capabilities: Capabilities, raise_faults: bool
+        self,
+        controller: Controller,
+        capabilities: Capabilities,
+        raise_faults: bool,
+        sources: DraftSources | None = None,
     ) -> None:
         self.controller = controller
+        self.sources = sources
         self.faults = 0
         self._raise = raise_faults
         self._trimming: TrimmingController | None = None
@@ -131,6 +138,8 @@ class Steering:
             if not self._guarded("trim", slots, out.survival, out.lengths):
                 out.lengths[:] = 0
             clip_lengths(out.lengths, offered)
+        if self.sources is not None:
+            self.sources.count_drafted(slots, out.lengths, out.parents)
         return offered
 
     def judge(self, judged: list[tuple[int, Offer, TokenArray]]) -> int:
@@ -142,6 +151,8 @@ class Steering:
                 draft = offer.tokens[: offer.verified]
                 accepted = accepted_tokens(draft, offer.parents, new[:-1])
                 fared.append((slot, offer.verified, accepted))
+                if self.sources is not None:
+                    self.sources.count_accepted(slot, accepted)
             if self._trimming is not None:
                 # The target's own token judges the next position of the offer, although it was not verified.
                 reach = min(len(offer.tokens), len(new))

@@ -171,13 +171,13 @@ def device_name(device: Any) -> str:
         return "unknown device"
 
 
-def start_metrics(metrics: Metrics, log: logging.Logger) -> None:
+def start_metrics(metrics: Metrics, proposer: str, log: logging.Logger) -> None:
     """Publish counters if the server publishes its own (``--enable-metrics``)."""
     try:
         from sglang.srt.runtime_context import get_observability, get_parallel
 
         if get_observability().enable_metrics:
-            metrics.start({"tp_rank": str(get_parallel().tp_rank)})
+            metrics.start({"proposer": proposer, "tp_rank": str(get_parallel().tp_rank)})
     except Exception:  # the server serves without its counters, whatever its registry raises
         log.exception("specplug: counters are not published")
 

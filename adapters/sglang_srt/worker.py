@@ -60,6 +60,7 @@ class WorkerParts:
         self.metrics = Metrics()
         self.verify_times = StepTimes()
         self.verify_faults = 0
+        self._silent = False
         build = self._session if self.ranks.drafts_here else None
         self.drafter = Drafter(
             build,
@@ -69,7 +70,7 @@ class WorkerParts:
             self.log,
         )
         self.clock = StepClock()
-        setup.start_metrics(self.metrics, self.log)
+        setup.start_metrics(self.metrics, self.proposer, self.log)
         controller = type(self.session.controller).__name__ if self.session else "elsewhere"
         _running.add(self)
         self.log.info(
@@ -100,6 +101,7 @@ class WorkerParts:
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
         """A request that was decoding has ended."""
         self.drafter.finished(rid)
+        self._publish(ended=True)
 
     def forward_batch_generation(
         self, batch: Any, on_publish: Any = None, pp_proxy_tensors: Any = None
@@ -160,6 +162,7 @@ class WorkerParts:
         drafts, histories, roots = self._draft(batch)
         spent = time.perf_counter_ns() - started
         self.drafter.times.add(spent)
+        self.metrics.step(spent)
         width = self._width(drafts)
         self.clock.shape(len(histories), width, sum(map(len, histories)), spent)
         drafts = Drafts(
@@ -370,7 +373,16 @@ class WorkerParts:
     ) -> None:
         """The scheduler has the counts of a step on the host (a step late with overlap)."""
         self.metrics.counts["accepted_tokens"] += sum(num_correct_drafts_per_req)
-        self.metrics.publish()
+        self._publish()
+
+    def _publish(self, ended: bool = False) -> None:
+        try:
+            self.metrics.look(self.session, self.drafter.faults, ended)
+            self.metrics.publish()
+        except Exception as error:  # noqa: BLE001  memory() of a foreign proposer may raise anything
+            if not self._silent:
+                self.log.warning("specplug: not all numbers reach /metrics: %r", error)
+            self._silent = True
 
     def _count(self, drafts: Drafts) -> None:
         counts = self.metrics.counts
@@ -378,4 +390,4 @@ class WorkerParts:
         counts["rows"] += len(drafts.lengths)
         counts["drafted_rows"] += int((drafts.lengths > 0).sum())
         counts["drafted_tokens"] += int(drafts.lengths.sum())
-        counts["withheld_rows"] = self.drafter.withheld
+        counts["unserved_rows"] = self.drafter.withheld

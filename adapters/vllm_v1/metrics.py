@@ -9,70 +9,75 @@ statistics on for everybody who has set ``--disable-log-stats``.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
 import shutil
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from specplug.session import Session
+from specplug.adapters.common.published import (
+    BUCKETS,
+    BY_SOURCE,
+    COUNTERS,
+    DECISIONS,
+    DECISIONS_TEXT,
+    EVERY,
+    GAUGES,
+    HISTOGRAM,
+    HISTOGRAM_TEXT,
+    REASONS,
+    decisions,
+    memory,
+    position_labels,
+    quick,
+)
+from specplug.session import Session
 
 #: Set by the front end for the processes that it starts: the folder of the files.
 FOLDER_VARIABLE = "SPECPLUG_METRICS_DIR"
 
-#: Published as ``specplug_<name>_total``, with the help text.
-COUNTERS = {
-    "steps": "steps in which drafts were asked for",
-    "rows": "requests, summed over steps",
-    "drafted_rows": "requests that had a draft, summed over steps",
-    "offered_tokens": "draft tokens that the proposer wrote, before the controller cut them",
-    "drafted_tokens": "draft tokens handed to vLLM",
-    "accepted_tokens": "draft tokens that the target confirmed",
-    "requests": "requests begun",
-    "fallbacks": "failures of specplug, after each of which decoding was plain",
-    "store_evicted_tokens": "tokens of finished outputs that newer ones have replaced",
-}
-#: Published as ``specplug_<name>``.
-GAUGES = {
-    "request_bytes": "memory of the running requests",
-    "request_tokens": "tokens of the running requests",
-    "store_bytes": "memory of the store of finished outputs",
-    "store_tokens": "tokens in the store",
-    "store_capacity": "the most tokens that the store can hold",
-}
-#: Upper bounds of the histogram ``specplug_host_seconds``, what a step waits for specplug.
-BUCKETS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3)
-_HISTOGRAM = "host_seconds"
-_ROWS = [*COUNTERS, *GAUGES, *(f"bucket {b}" for b in BUCKETS), "bucket +Inf", "sum"]
+_REST = [*(f"bucket {b}" for b in BUCKETS), "bucket +Inf", "sum", *(f"reason {r}" for r in REASONS)]
+#: Rows of a file; behind them stand the two tables of :class:`specplug.sources.DraftSources`.
+_ROWS = [*COUNTERS, *GAUGES, *_REST]
 _PLACE = {name: place for place, name in enumerate(_ROWS)}
+_REASONS = _PLACE[f"reason {REASONS[0]}"]
 _FILE = re.compile(r"(\d+)-(\d+)-(.+)\.f64")
-#: Steps between two looks at memory, which take longer than counting.
-EVERY = 16
 
 
 class Published:
-    """The numbers of one worker. Writing them costs some microseconds per step."""
+    """The numbers of one worker. Writing them costs some microseconds per step.
 
-    def __init__(self, folder: Path, proposer: str, engine: int) -> None:
+    Args:
+        sources: names of the sources of drafts.
+        width: positions that are told apart.
+    """
+
+    def __init__(
+        self, folder: Path, proposer: str, engine: int, sources: Sequence[str], width: int
+    ) -> None:
         safe = re.sub(r"[^\w.]", "_", proposer)
         path = folder / f"{engine}-{os.getpid()}-{safe}.f64"
-        self._numbers: Any = np.memmap(path, np.float64, "w+", shape=(len(_ROWS),))
+        # The names first: a file of numbers without them is not read.
+        path.with_suffix(".json").write_text(json.dumps(list(sources)), encoding="utf-8")
+        size = len(_ROWS) + len(BY_SOURCE) * len(sources) * width
+        self._numbers: Any = np.memmap(path, np.float64, "w+", shape=(size,))
         self._calls = 0
 
     @classmethod
-    def from_environment(cls, proposer: str, engine: int) -> Published | None:
+    def from_environment(cls, proposer: str, engine: int, session: Session) -> Published | None:
         """None where no front end has asked for numbers, or where the folder cannot be written."""
         folder = os.environ.get(FOLDER_VARIABLE)
         if not folder:
             return None
+        sources = session.sources
         try:
-            return cls(Path(folder), proposer, engine)
+            return cls(Path(folder), proposer, engine, sources.names, sources.drafted.shape[1])
         except OSError:
             return None
 
@@ -82,20 +87,33 @@ class Published:
         self._numbers[_PLACE["bucket 5e-05"] + bisect_left(BUCKETS, seconds)] += 1
         self._numbers[_PLACE["sum"]] += seconds
 
-    def update(self, session: Session, faults: int, *, ended: bool = False) -> None:
-        """Publish the counters of a session and its adapter; the memory when requests ``ended``, and now and then."""
-        stats = session.stats
-        self._numbers[: len(COUNTERS) - 1] = (
-            *(stats.steps, stats.rows, stats.drafted_rows, stats.offered, stats.drafted),
-            *(stats.accepted, stats.started, stats.faults + faults),
-        )
-        memory = getattr(session.proposer, "memory", None)
-        if memory is not None and (ended or self._calls % EVERY == 0):
-            found: Mapping[str, int] = memory()
-            for name in GAUGES:
-                self._numbers[_PLACE[name]] = found.get(name, 0)
-            self._numbers[_PLACE["store_evicted_tokens"]] = found.get("store_evicted", 0)
+    def update(
+        self, session: Session, faults: int, unserved: int = 0, *, ended: bool = False
+    ) -> None:
+        """Publish the counters of a session and its adapter; the others when requests ``ended``, and now and then."""
+        numbers = self._numbers
+        counts = quick(session)
+        counts["fallbacks"] += faults
+        counts["unserved_rows"] = unserved
+        numbers[[_PLACE[name] for name in counts]] = list(counts.values())
+        if ended or self._calls % EVERY == 0:
+            tables = session.sources
+            numbers[len(_ROWS) :] = np.concatenate(
+                [tables.drafted.ravel(), tables.accepted.ravel()]
+            )
+            made = decisions(session)
+            numbers[_REASONS : _REASONS + len(made)] = made
+            found = memory(session)
+            numbers[[_PLACE[name] for name in found]] = list(found.values())
         self._calls += 1
+
+
+class Found(NamedTuple):
+    """The numbers of one worker: those of :data:`_ROWS`, and by table, source and position."""
+
+    numbers: Any
+    sources: list[str]
+    by_source: Any
 
 
 class Collector:
@@ -110,52 +128,69 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         """All families, with the labels ``proposer`` and ``engine`` (the data-parallel replica)."""
-        from prometheus_client.core import (
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         found = self._read()
         if not found:
             return
         labels = ["proposer", "engine"]
-        for name, text in COUNTERS.items():
-            counter = CounterMetricFamily(f"specplug_{name}", f"specplug: {text}.", labels=labels)
-            for key, numbers in found.items():
-                counter.add_metric(list(key), float(numbers[_PLACE[name]]))
-            yield counter
-        for name, text in GAUGES.items():
-            gauge = GaugeMetricFamily(f"specplug_{name}", f"specplug: {text}.", labels=labels)
-            for key, numbers in found.items():
-                gauge.add_metric(list(key), float(numbers[_PLACE[name]]))
-            yield gauge
-        text = "specplug: seconds per step that the engine waits for specplug."
-        histogram = HistogramMetricFamily(f"specplug_{_HISTOGRAM}", text, labels=labels)
-        first = _PLACE["bucket 5e-05"]
-        for key, numbers in found.items():
-            counts = np.cumsum(numbers[first : first + len(BUCKETS) + 1])
-            bounds = [*map(str, BUCKETS), "+Inf"]
-            pairs = list(zip(bounds, map(float, counts), strict=True))
-            histogram.add_metric(list(key), pairs, float(numbers[_PLACE["sum"]]))
-        yield histogram
+        for kind, texts in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+            for name, text in texts.items():
+                family = kind(f"specplug_{name}", f"specplug: {text}.", labels=labels)
+                for key, worker in found.items():
+                    family.add_metric(list(key), float(worker.numbers[_PLACE[name]]))
+                yield family
+        yield _histogram(found, labels)
+        family = CounterMetricFamily(
+            f"specplug_{DECISIONS}", f"specplug: {DECISIONS_TEXT}.", labels=[*labels, "reason"]
+        )
+        for key, worker in found.items():
+            for reason in REASONS:
+                family.add_metric([*key, reason], float(worker.numbers[_PLACE[f"reason {reason}"]]))
+        yield family
+        for table, (name, text) in enumerate(BY_SOURCE.items()):
+            more = [*labels, "source", "position"]
+            family = CounterMetricFamily(f"specplug_{name}", f"specplug: {text}.", labels=more)
+            for key, worker in found.items():
+                for source, row in zip(worker.sources, worker.by_source[table], strict=True):
+                    for position, value in zip(position_labels(len(row)), row, strict=True):
+                        family.add_metric([*key, source, position], float(value))
+            yield family
 
-    def _read(self) -> dict[tuple[str, str], Any]:
+    def _read(self) -> dict[tuple[str, str], Found]:
         """The numbers of each worker by its labels; of two in the same place, those of the newer one."""
-        found: dict[tuple[str, str], tuple[int, Any]] = {}
+        found: dict[tuple[str, str], tuple[int, Found]] = {}
         for path in self.folder.glob("*.f64"):
             match = _FILE.fullmatch(path.name)
             try:
                 numbers = np.fromfile(path, np.float64)
+                sources = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
                 born = path.stat().st_ctime_ns
-            except OSError:  # ended meanwhile
+            except (OSError, ValueError):  # ended meanwhile, or no file of ours
                 continue
-            if match is None or len(numbers) != len(_ROWS):
+            more = len(numbers) - len(_ROWS)
+            if match is None or more <= 0 or more % (len(BY_SOURCE) * len(sources)):
                 continue
             key = (match.group(3), match.group(1))
             if key not in found or born > found[key][0]:
-                found[key] = (born, numbers)
-        return {key: numbers for key, (_, numbers) in sorted(found.items())}
+                tables = numbers[len(_ROWS) :].reshape(len(BY_SOURCE), len(sources), -1)
+                found[key] = (born, Found(numbers[: len(_ROWS)], sources, tables))
+        return {key: worker for key, (_, worker) in sorted(found.items())}
+
+
+def _histogram(found: Mapping[tuple[str, str], Found], labels: list[str]) -> Any:
+    from prometheus_client.core import HistogramMetricFamily
+
+    histogram = HistogramMetricFamily(
+        f"specplug_{HISTOGRAM}", f"specplug: {HISTOGRAM_TEXT}.", labels=labels
+    )
+    first = _PLACE["bucket 5e-05"]
+    for key, worker in found.items():
+        counts = np.cumsum(worker.numbers[first : first + len(BUCKETS) + 1])
+        bounds = [*map(str, BUCKETS), "+Inf"]
+        pairs = list(zip(bounds, map(float, counts), strict=True))
+        histogram.add_metric(list(key), pairs, float(worker.numbers[_PLACE["sum"]]))
+    return histogram
 
 
 def offer() -> None:

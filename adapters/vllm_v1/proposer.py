@@ -38,6 +38,7 @@ class VllmProposer:
         session: the life cycle and its counters (``session.stats``); None on a rank whose drafts nobody takes.
         times: host time per step.
         faults: exceptions in this adapter (those of the proposer are counted by the session).
+        unserved: rows without drafts because of the kind of their request, summed over steps.
         sampling: what became of the host function that :mod:`.host_faults` tests, or ``"not tested"``.
     """
 
@@ -48,6 +49,7 @@ class VllmProposer:
         self.options = choice.options
         self.times = StepTimes()
         self.faults = 0
+        self.unserved = 0
         self.runner: Any = None
         self.session: Session | None = None
         self.width = int(vllm_config.speculative_config.num_speculative_tokens)
@@ -68,7 +70,7 @@ class VllmProposer:
         self._cap = setup.controller(choice, context, proposer.capabilities, vllm_config)
         self.session = Session(proposer, context, controller=self._cap)
         self._published = metrics.Published.from_environment(
-            choice.name, setup.replica(vllm_config)
+            choice.name, setup.replica(vllm_config), self.session
         )
         _running.add(self)
         self.log.info(
@@ -171,7 +173,7 @@ class VllmProposer:
         if self._published is None:
             return
         try:
-            self._published.update(session, self.faults, ended=ended)
+            self._published.update(session, self.faults, self.unserved, ended=ended)
         except Exception as error:  # noqa: BLE001  memory() of a foreign proposer may raise anything
             self._published = None
             self.log.warning("specplug: no more numbers for /metrics: %r", error)
@@ -215,6 +217,7 @@ class VllmProposer:
         for row in wanting:
             request_id = req_ids[row]
             if request_id in self._withheld:
+                self.unserved += 1
                 continue
             history: TokenArray = tokens[row, : known[row]]
             masked = self._masked.get(request_id)

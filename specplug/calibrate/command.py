@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", default="cpu", metavar="NAME", help="name of the device in the file (cpu)")
     add("--rounds", type=positive, default=3, metavar="N", help="times that all is measured (3)")
-    add("--seed", type=int, default=0, metavar="N", help="of the random prompts (0)")
+    add(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="of the random prompts (another each time: a server remembers prompts that it has seen)",
+    )
     add("--quiet", action="store_true", help="no progress bar")
 
 
@@ -62,6 +68,10 @@ def _run(chosen: argparse.Namespace) -> int:
     from specplug.replay.report import write_json
 
     check_folder(chosen.out)
+    if chosen.base_url is None:
+        offline.require_engine()
+    if chosen.seed is None:
+        chosen.seed = secrets.randbits(31)
     facts = provenance.provenance(PACKAGES, chosen.seed)
     if "--api-key" in facts["command"]:
         facts["command"] = facts["command"].replace(str(chosen.api_key), "...")

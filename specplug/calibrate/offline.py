@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from specplug.calibrate.fit import Point
+from specplug.errors import SettingsError
 from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Batch, EngineRequestError
 
@@ -28,12 +30,27 @@ def engine_options(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
         "max_model_len": 2 * max(PROMPTS),
         "max_num_seqs": max(REQUESTS),
         "seed": 0,
+        # Prompts must be computed, whether or not they were seen before.
+        "enable_prefix_caching": False,
         **given,
         "speculative_config": {
             "method": f"specplug.{PROBE}",
             "num_speculative_tokens": max(DRAFTS),
         },
     }
+
+
+def require_engine() -> None:
+    """Refuse where no engine can be started.
+
+    Raises:
+        SettingsError: vLLM is not installed.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise SettingsError(
+            "--model starts vLLM, which is not installed in this environment; start your server and give --base-url "
+            "(vLLM or SGLang, without speculation)"
+        )
 
 
 def start(options: dict[str, Any]) -> EngineProcess:
@@ -78,8 +95,8 @@ def sweep(
                 yield _decoding(engine, prompts(count, PROMPT_TOKENS), drafts)
                 done()
         for size in PROMPTS:
-            batch = _decode(engine, prompts(1, size), 0, 1)
-            yield Point("prefill", 1, size, batch.seconds / max(1, batch.engine_steps))
+            # All of it, also where the engine cuts a prompt into several steps.
+            yield Point("prefill", 1, size, _decode(engine, prompts(1, size), 0, 1).seconds)
             done()
 
 

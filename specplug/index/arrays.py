@@ -160,6 +160,7 @@ def new_log(context: Context) -> layout.Log:
         _zeros((n, layout.LOG_TOKENS + margin, layout.N_FEATURES)),
         _zeros((n, layout.LOG_TOKENS + margin)),
         _zeros((n, layout.LOG_CANDIDATES + margin, layout.CANDIDATE_FIELDS), np.int64),
+        _zeros((context.max_requests, context.max_draft), np.uint8),
     )
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specplug.errors import InvalidRequestError
 from specplug.index.rest import WARM_CALLS
@@ -75,6 +76,7 @@ class ContestProposer:
         self._spare = allocate_drafts(n, width)
         self.asked = np.zeros(len(sources), np.int64)
         self.won = np.zeros(len(sources), np.int64)
+        self._number_sources()
         _warm_up()
 
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
@@ -119,6 +121,10 @@ class ContestProposer:
         )
         winners = self.state.slots[slots, kernels.WINNER]
         self.won += np.bincount(winners[winners >= 0], minlength=len(self.names))
+        self.draft_sources[slots] = self._first_name[winners][:, None]
+        for number, inner in self._inner_sources:
+            taken = slots[winners == number]
+            self.draft_sources[taken] += inner[taken]
 
     def finish(self, slot: int, keep: bool) -> None:
         """See :class:`specplug.protocols.Proposer`."""
@@ -159,6 +165,24 @@ class ContestProposer:
         pauses = self.state.record[:, kernels.PAUSE].tolist()
         rows = zip(self.names, self.asked.tolist(), self.won.tolist(), pauses, strict=True)
         return {name: {"asked": a, "taken": t, "pause": p} for name, a, t, p in rows}
+
+    def _number_sources(self) -> None:
+        """Number the names of all sources, a source of several texts under the names that it has for them."""
+        n, width = self.context.max_requests, self.context.max_draft
+        self.source_names: tuple[str, ...] = ()
+        #: By slot, where each token of the last draft came from: uint8 ``[max_requests, max_draft]``.
+        self.draft_sources = np.zeros((n, width), np.uint8)
+        self._inner_sources: list[tuple[int, NDArray[np.uint8]]] = []
+        first = []
+        for number, (name, source) in enumerate(zip(self.names, self.sources, strict=True)):
+            first.append(len(self.source_names))
+            parts = tuple(getattr(source, "source_names", ()))
+            inner = getattr(source, "draft_sources", None)
+            if len(parts) > 1 and inner is not None:
+                self._inner_sources.append((number, inner))
+            self.source_names += parts if len(parts) > 1 and inner is not None else (name,)
+        # Row -1 stands for no winner, whose draft is empty.
+        self._first_name = np.array([*first, 0], np.uint8)
 
     def _ask(self, number: int, source: Proposer, slots: IntArray, ceilings: IntArray) -> None:
         """The offers of one source for the rows whose turn it is; a function of each row's own past."""

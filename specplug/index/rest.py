@@ -113,6 +113,8 @@ class RestIndex:
         self.model = new_model()
         self._scratch = new_scratch(context.max_draft, branches)
         self._parents = np.zeros((context.max_requests, context.max_draft), np.int32)
+        #: One source, hence no :attr:`draft_sources`, see :class:`specplug.sources.DraftSources`.
+        self.source_names, self.draft_sources = (path,), None
         _warm_up()
         if PLACEHOLDER not in path:
             self._open("").open()

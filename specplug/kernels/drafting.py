@@ -40,7 +40,7 @@ from specplug.kernels.layout import (
     State,
 )
 from specplug.kernels.match import find_candidates, load_context
-from specplug.kernels.ranking import rank_tokens
+from specplug.kernels.ranking import rank_tokens, source_of
 from specplug.kernels.store import physical
 from specplug.kernels.streams import slots_exist, token_at
 
@@ -161,6 +161,7 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
         token = log.tokens[where, top, 0]
         probability = float(log.probs[where, top])
         scratch.drafted[depth] = token
+        source = source_of(state, slot, depth, top)
         _log_depth(state, where, depth, count)
         numbers[slot, N_DEPTHS] = (
             depth + 1
@@ -170,6 +171,7 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
         surviving *= probability
         state.calls.tokens[row, depth] = token
         state.calls.survival[row, depth] = surviving
+        log.sources[slot, depth] = source
         drafted += 1
         previous = token
     numbers[slot, N_DRAFTED] = drafted

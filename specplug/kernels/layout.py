@@ -190,6 +190,7 @@ class Log(NamedTuple):
         features: float64 ``[2 * slots, LOG_TOKENS + margin, N_FEATURES]``.
         probs: float64 ``[2 * slots, LOG_TOKENS + margin]``.
         candidates: int64 ``[2 * slots, LOG_CANDIDATES + margin, CANDIDATE_FIELDS]``.
+        sources: uint8 ``[slots, K]``, which source spoke most reliably for each token of the last draft.
     """
 
     depths: NDArray[np.int64]
@@ -197,6 +198,7 @@ class Log(NamedTuple):
     features: NDArray[np.float64]
     probs: NDArray[np.float64]
     candidates: NDArray[np.int64]
+    sources: NDArray[np.uint8]
 
 
 class Scratch(NamedTuple):
@@ -285,6 +287,7 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "features": (np.float64, 3),
         "probs": (np.float64, 2),
         "candidates": (np.int64, 3),
+        "sources": (np.uint8, 2),
     },
     "scratch": {
         "context": (np.int32, 1),

@@ -256,6 +256,21 @@ def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> No
 
 
 @lean_kernel
+def source_of(state: State, slot: Index, depth: Index, row: Index) -> Index:
+    """The source whose candidates for the ranked token in log row ``row`` are most reliable; the first, of equals.
+
+    To be called before the next depth is ranked.
+    """
+    start = state.log.depths[state.slots.numbers[slot, N_LOG], depth, D_TOKEN_START]
+    best = state.scratch.best[row - start]
+    found = 0
+    for source in range(1, N_SOURCES):
+        if best[source] > best[found]:
+            found = source
+    return found
+
+
+@lean_kernel
 def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous: Index) -> Index:
     """Probabilities of the next tokens of ``count`` candidates, into the log; returns the row of the best.
 

@@ -27,7 +27,7 @@ def draft_row(
     """Draft tokens and survival estimates for one request."""
     stream = state.streams[slot]
     model = state.models[stream.model]
-    stream.depths, stream.drafted = [], 0
+    stream.depths, stream.drafted, stream.sources = [], 0, []
     context = load_context(state, slot)
     candidates = find_candidates(state, slot) if context else []
     floor = cost * model.tokens / model.cost
@@ -47,6 +47,7 @@ def draft_row(
             break
         tokens.append(top.token)
         survival.append(surviving)
+        stream.sources.append(top.source)
         candidates = _follow(candidates, top.token)
     stream.drafted = len(tokens)
     return tokens, survival

@@ -142,7 +142,12 @@ def _features(
         math.log(age),
         both,
     ]
-    return Ranked(token, rows, features)
+    return Ranked(token, rows, features, source_of(best))
+
+
+def source_of(best: list[float]) -> int:
+    """The source with the greatest reliability; the first, of equals."""
+    return best.index(max(best))
 
 
 def _ago(state: SuffixState, slot: int, token: int, drafted: list[int]) -> int:

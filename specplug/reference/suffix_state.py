@@ -52,11 +52,12 @@ class Candidate:
 
 @dataclass
 class Ranked:
-    """A distinct next token with its rows in the token tables, its features and its probability."""
+    """A distinct next token: its rows in the token tables, its features, its most reliable source, its probability."""
 
     token: int
     rows: tuple[int, int, int]
     features: list[float]
+    source: int
     probability: float = 0.0
 
 
@@ -82,6 +83,7 @@ class Stream:
     pointers: list[int] = field(default_factory=lambda: [0, 0, 0])
     depths: list[Depth] = field(default_factory=list)
     drafted: int = -1
+    sources: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from specplug import checks, cli, registry, settings
+from specplug.adapters.common import published
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,16 @@ def test_every_command_in_the_documentation_exists(checkout: Path) -> None:
                 except (SystemExit, argparse.ArgumentError):
                     pytest.fail(f"{path.name}: {line}")
     assert found >= 8
+
+
+def test_every_metric_is_documented(checkout: Path) -> None:
+    page = (checkout / "docs/metrics.md").read_text()
+    counters = [*published.COUNTERS, *published.BY_SOURCE, published.DECISIONS]
+    names = [*(f"{name}_total" for name in counters), *published.GAUGES, published.HISTOGRAM]
+    missing = [name for name in names if f"`specplug_{name}`" not in page]
+    assert not missing
+    shown = set(re.findall(r"`(specplug_\w+)`", page))
+    assert shown <= {f"specplug_{name}" for name in names}
 
 
 def test_every_page_is_in_the_navigation(checkout: Path) -> None:

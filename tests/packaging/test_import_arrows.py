@@ -60,10 +60,12 @@ ARROWS = {
     "specplug.index": _row("specplug.kernels", "numpy", *BASE),
     "specplug.control": _row("numpy", *BASE),
     "specplug.registry": _row(*BASE),
-    "specplug.steering": _row("specplug.control", "numpy", *BASE),
+    "specplug.sources": _row("specplug.types", "numpy"),
+    "specplug.steering": _row("specplug.control", "specplug.sources", "numpy", *BASE),
     "specplug.checksum": _row("numpy", *BASE),
     "specplug.session": _row(
         "specplug.checksum",
+        "specplug.sources",
         "specplug.steering",
         "specplug.registry",
         "specplug.verify",
@@ -78,7 +80,9 @@ ARROWS = {
     "specplug.testing.plugin": _row("specplug.testing", "pytest", *BASE),
     "specplug.proposers": _row("specplug.index", "specplug.kernels", "numpy", *BASE),
     "specplug.adapters": _row(),
-    "specplug.adapters.common": _row("specplug.session", "specplug.registry", "numpy", *BASE),
+    "specplug.adapters.common": _row(
+        *("specplug.session", "specplug.registry", "specplug.control", "numpy", *BASE),
+    ),
     "specplug.adapters.offline_host": _row(),
     "specplug.adapters.vllm_v1": _row(
         *("specplug.adapters.common", "specplug.adapters.offline_host"),

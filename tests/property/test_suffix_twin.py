@@ -75,6 +75,8 @@ class Pair:
             length = int(out.lengths[row])
             assert out.tokens[row, :length].tolist() == ref_tokens
             assert out.survival[row, :length].tolist() == ref_survival
+            sources = self.fast.state.log.sources[slots[row], :length].tolist()
+            assert sources == self.slow.streams[slots[row]].sources
         return [tokens for tokens, _ in ref]
 
     def finish(

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from specplug import registry
+from specplug.adapters.common import published as published_names
 from specplug.adapters.vllm_v1 import metrics
+from specplug.control.goodput import GoodputController
 from specplug.session import Session
 from specplug.types import Context
 
@@ -46,12 +48,13 @@ def test_what_the_worker_writes_is_what_the_front_end_reads(
 ) -> None:
     monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
     session = served()
-    published = metrics.Published.from_environment("suffix", 3)
+    published = metrics.Published.from_environment("suffix", 3, session)
     assert published is not None
     for nanoseconds in (1000, 60_000, 60_000, 10**9):
         published.step(nanoseconds)
-    published.update(session, faults=2, ended=True)
-    [(labels, numbers)] = metrics.Collector(tmp_path)._read().items()
+    published.update(session, faults=2, unserved=5, ended=True)
+    [(labels, found)] = metrics.Collector(tmp_path)._read().items()
+    numbers = found.numbers
     assert labels == ("suffix", "3")
     stats = session.stats
     expected = {
@@ -59,6 +62,8 @@ def test_what_the_worker_writes_is_what_the_front_end_reads(
         "rows": stats.rows,
         "drafted_rows": stats.drafted_rows,
         "offered_tokens": stats.offered,
+        "withheld_tokens": stats.offered - stats.drafted,
+        "unserved_rows": 5,
         "drafted_tokens": stats.drafted,
         "accepted_tokens": stats.accepted,
         "requests": stats.started,
@@ -68,10 +73,35 @@ def test_what_the_worker_writes_is_what_the_front_end_reads(
     expected["store_evicted_tokens"] = expected.pop("store_evicted")
     assert {name: value(numbers, name) for name in expected} == expected
     assert min(stats.drafted, stats.accepted, expected["store_evicted_tokens"]) > 0
-    assert set(expected) == {*metrics.COUNTERS, *metrics.GAUGES}
+    assert set(expected) == {*published_names.COUNTERS, *published_names.GAUGES}
     counts = numbers[metrics._PLACE["bucket 5e-05"] :][: len(metrics.BUCKETS) + 1]
     assert counts.tolist() == [1, 2, *[0] * 8, 1]
     assert value(numbers, "sum") == pytest.approx(1.000121)
+    assert found.sources == ["prompt", "output", "store"]
+    assert found.by_source.tolist() == [
+        session.sources.drafted.tolist(),
+        session.sources.accepted.tolist(),
+    ]
+    assert found.by_source.sum(axis=(1, 2)).tolist() == [stats.drafted, stats.accepted]
+    assert (found.by_source[0].sum(axis=1) > 0).sum() >= 2, "drafts of more than one source"
+
+
+def test_steps_are_told_apart_by_what_the_controller_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
+    proposer = registry.build("suffix", CONTEXT, {})
+    session = Session(proposer, CONTEXT, controller=GoodputController(CONTEXT))
+    published = metrics.Published.from_environment("suffix", 0, session)
+    assert published is not None
+    text = np.tile(np.arange(20, 30), 9)
+    for length in range(60, 90):
+        session.step(["r"], [text[:length]])
+    published.update(session, faults=0, ended=True)
+    [found] = metrics.Collector(tmp_path)._read().values()
+    reasons = [value(found.numbers, f"reason {r}") for r in published_names.REASONS]
+    assert sum(reasons) == session.controller.decisions.step == 30  # type: ignore[attr-defined]
+    assert reasons[published_names.REASONS.index("plan")] > 0
 
 
 def test_each_replica_has_numbers_of_its_own(
@@ -79,9 +109,12 @@ def test_each_replica_has_numbers_of_its_own(
 ) -> None:
     monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
     for replica in (0, 1):
-        assert metrics.Published.from_environment("my.module:Class", replica) is not None
+        assert metrics.Published.from_environment("my.module:Class", replica, served()) is not None
     (tmp_path / "0-1-short.f64").write_bytes(b"123")
     (tmp_path / "notes.f64").write_bytes(b"")
+    (tmp_path / "notes.json").write_text("[]")
+    (tmp_path / "0-2-short.f64").write_bytes(b"12345678")
+    (tmp_path / "0-2-short.json").write_text("not JSON")
     read = metrics.Collector(tmp_path)._read()
     assert list(read) == [("my.module_Class", "0"), ("my.module_Class", "1")]
 
@@ -90,9 +123,10 @@ def test_without_a_front_end_nothing_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(metrics.FOLDER_VARIABLE, raising=False)
-    assert metrics.Published.from_environment("suffix", 0) is None
+    session = served()
+    assert metrics.Published.from_environment("suffix", 0, session) is None
     monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path / "gone"))
-    assert metrics.Published.from_environment("suffix", 0) is None
+    assert metrics.Published.from_environment("suffix", 0, session) is None
 
 
 def test_a_proposer_whose_memory_raises_costs_the_numbers_only(

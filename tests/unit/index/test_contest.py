@@ -155,3 +155,29 @@ def test_cost_and_end_reach_every_source_that_asks_for_them() -> None:
     session.close()
     assert asking.closed
     assert proposer.state_digest() != before
+
+
+class Library(Parrot):
+    """Drafts from two texts by turns."""
+
+    source_names = ("left", "right")
+
+    def __init__(self, draft: list[int], estimate: float = 0.9) -> None:
+        super().__init__(draft, estimate)
+        self.draft_sources = np.tile(np.array([0, 1, 0, 1], np.uint8), (CONTEXT.max_requests, 1))
+
+
+def test_tokens_are_counted_for_the_source_that_was_taken_and_for_its_texts() -> None:
+    library, parrot = Library([1, 2, 3, 4], 0.9), Parrot([5, 6], 0.5)
+    _, session = contest(library, parrot)
+    assert session.sources.names == ("left", "right", "source 1")
+    session.step(["a"], [np.array([9, 8], np.int32)])
+    assert session.sources.as_dict()["left"]["drafted"] == 2
+    assert session.sources.as_dict()["right"]["drafted"] == 2
+    session.step(["a"], [np.array([9, 8, 1, 2, 3, 7], np.int32)])
+    fared = {name: counts["accepted"] for name, counts in session.sources.as_dict().items()}
+    assert fared == {"left": 2, "right": 1, "source 1": 0}
+    library.draft = []
+    before = session.sources.as_dict()["source 1"]["drafted"]
+    session.step(["a"], [np.array([9, 8, 1, 2, 3, 7, 5], np.int32)])
+    assert session.sources.as_dict()["source 1"]["drafted"] == before + 2

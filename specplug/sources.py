@@ -1,0 +1,108 @@
+"""How the drafts of each source fare: drafted and accepted tokens by source and position, counted at every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.types import ROOT, Context, IntArray
+
+#: Name of the only source of a proposer that names none.
+UNNAMED = ("unnamed",)
+#: Positions that are told apart; the last stands for all behind it too.
+POSITIONS = 16
+#: Batches of at least so many rows are counted with array operations, which take 15 us for one row or for a hundred.
+_MANY = 12
+
+
+class DraftSources:
+    """Counts by source. A proposer that drafts from several texts says which by two optional attributes:
+
+    * ``source_names``, a tuple of strings;
+    * ``draft_sources``, uint8 ``[max_requests, max_draft]``: by slot, which of them each token of the last draft came
+      from. One array for the life of the proposer; not needed where there is one name.
+
+    Attributes:
+        names: of the sources.
+        drafted, accepted: float64 ``[S, P]``, tokens by source and position (depth, in a tree).
+    """
+
+    def __init__(self, proposer: object, context: Context) -> None:
+        names = tuple(map(str, getattr(proposer, "source_names", ()) or ()))
+        array = getattr(proposer, "draft_sources", None)
+        if len(names) > 1 and not _fits(array, context):
+            names = ()
+        self.names = names or UNNAMED
+        self._of: NDArray[np.uint8] | None = array if len(self.names) > 1 else None
+        self._width = min(context.max_draft, POSITIONS)
+        shape = (len(self.names), self._width)
+        self.drafted, self.accepted = np.zeros(shape), np.zeros(shape)
+        # Place of each position within a row of the two tables.
+        self._place = np.minimum(np.arange(context.max_draft), self._width - 1)
+
+    def count_drafted(
+        self, slots: IntArray, lengths: IntArray, parents: IntArray | None = None
+    ) -> None:
+        """Drafts that go to the engine: int32 ``[B]`` each, and for trees int32 ``[B, K]``. O(B K)."""
+        if parents is not None:
+            self._count_trees(slots, lengths, parents)
+        elif len(slots) < _MANY:
+            for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+                if length:
+                    self._count(self.drafted, slot, length)
+        else:
+            known = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+            cells = np.broadcast_to(self._place[: known.shape[1]], known.shape)[known]
+            if self._of is not None:
+                sources = self._of[slots, : known.shape[1]][known]
+                cells = cells + self._width * np.minimum(sources, len(self.names) - 1)
+            size = self.drafted.size
+            self.drafted += np.bincount(cells, minlength=size).reshape(self.drafted.shape)
+
+    def count_accepted(self, slot: int, accepted: int) -> None:
+        """So many tokens of the last draft of ``slot`` were accepted. O(accepted)."""
+        if accepted:
+            self._count(self.accepted, slot, accepted)
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """Drafted and accepted tokens by source."""
+        sums = zip(
+            self.drafted.sum(axis=1).tolist(), self.accepted.sum(axis=1).tolist(), strict=True
+        )
+        return {
+            name: {"drafted": int(drafted), "accepted": int(accepted)}
+            for name, (drafted, accepted) in zip(self.names, sums, strict=True)
+        }
+
+    def _count(self, table: NDArray[np.float64], slot: int, length: int) -> None:
+        last = self._width - 1
+        if self._of is None:
+            table[0, :length] += 1.0
+            if length > self._width:
+                table[0, last] += length - self._width
+            return
+        most = len(self.names) - 1
+        for place, source in enumerate(self._of[slot, :length].tolist()):
+            table[min(source, most), min(place, last)] += 1.0
+
+    def _count_trees(self, slots: IntArray, lengths: IntArray, parents: IntArray) -> None:
+        """A tree is taken to be of one source, that of its first node."""
+        most, last = len(self.names) - 1, self._width - 1
+        for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
+            source = min(int(self._of[slot, 0]), most) if self._of is not None else 0
+            depths: list[int] = []
+            for parent in parents[row, :length].tolist():
+                depths.append(0 if parent == ROOT else depths[parent] + 1)
+                self.drafted[source, min(depths[-1], last)] += 1.0
+
+
+def _fits(array: Any, context: Context) -> bool:
+    return (
+        isinstance(array, np.ndarray)
+        and array.dtype == np.uint8
+        and array.ndim == 2
+        and array.shape[0] >= context.max_requests
+        and array.shape[1] >= context.max_draft
+    )
