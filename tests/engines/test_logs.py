@@ -7,7 +7,7 @@ from .logs import _FRAMES_OF_OURS, our_faults
 # SGLang asks its own server to freeze the garbage collector, sometimes before it listens.
 OF_THE_ENGINE = """[2026-11-30 02:02:54] gc failed
 Traceback (most recent call last):
-  File "/opt/specplug/envs/sglang/lib/python3.11/site-packages/requests/adapters.py", line 696, in send
+  File "lib/python3.11/site-packages/requests/adapters.py", line 696, in send
     resp = conn.urlopen(
 ConnectionRefusedError: [Errno 111] Connection refused
 """
