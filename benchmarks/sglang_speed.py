@@ -1,7 +1,7 @@
 """Real SGLang on the CPU: no speculation, SGLang's own NGRAM, and ``specplug.suffix``, side by side.
 
-Three engines serve the same prompts one after the other, in rotating order, so that whatever else the machine does hits
-all three alike; each prompt once per engine. Greedy decoding, one request at a time. Workloads: copy-heavy prompts and
+Four engines serve the same prompts one after the other, in rotating order, so that whatever else the machine does hits
+all alike; each prompt once per engine. Greedy decoding, one request at a time. Workloads: copy-heavy prompts and
 free chat of ``examples/demo_vllm.py``, and code that is to be written::
 
     python tools/environments.py run sglang benchmarks/sglang_speed.py --dtype bfloat16 --json speed.json
@@ -45,13 +45,24 @@ PROMPTS: dict[str, list[list[Chat]]] = {
 }
 
 
+#: Options of specplug in a process's environment.
+OPTIONS = "SPECPLUG_SGLANG_OPTIONS"
+
+
 def methods(width: int) -> dict[str, dict[str, Any]]:
-    """SGLang's arguments for each method; NGRAM and specplug verify equally many positions."""
+    """SGLang's arguments for each method, and its environment; all verify at most equally many positions.
+
+    NGRAM drafts whatever it finds. The controller of specplug drafts what pays on this machine; ``always`` is without
+    it and as if verification cost nothing, so that drafts can be compared with NGRAM's as drafts.
+    """
     wide = {"speculative_num_draft_tokens": width}
+    ours = {"speculative_algorithm": "specplug.suffix", **wide}
+    always = {"controller": "fixed", "verify_cost": 0.0001}
     return {
         PLAIN: {},
         "NGRAM": {"speculative_algorithm": "NGRAM", **wide},
-        "specplug.suffix": {"speculative_algorithm": "specplug.suffix", **wide},
+        "specplug.suffix": ours,
+        "suffix, always": {**ours, "env": {OPTIONS: json.dumps(always)}},
     }
 
 
@@ -61,9 +72,12 @@ def start(stack: ExitStack, model: str, dtype: str, configs: dict[str, Any]) -> 
     for name, config in configs.items():
         print(f"starting SGLang, speculation: {name} ...", file=sys.stderr, flush=True)
         options = {"model": model, "dtype": dtype, "max_model_len": 2048, "max_num_seqs": 8}
+        options |= {"max_total_tokens": 4096, **config}
+        env = options.pop("env", {})
         engine = EngineProcess(
-            {**options, "max_total_tokens": 4096, **config},
-            name=name.replace(".", "-"),
+            options,
+            name=name.replace(".", "-").replace(", ", "-"),
+            env=env,
             engine="sglang",
             start_seconds=600,
         )

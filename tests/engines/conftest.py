@@ -31,6 +31,12 @@ collect_ignore_glob = [
     f"test_{name}_*.py" for name in ENGINES if importlib.util.find_spec(name) is None
 ]
 
+#: For an engine that should find the modules and the proposers in ``plugin/``.
+WITH_PLUGINS = {
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [str(Path(__file__).parent / "plugin"), os.environ.get("PYTHONPATH")])
+    )
+}
 TALLY = pytest.StashKey[Tally]()
 Start = Callable[..., EngineProcess]
 
@@ -138,11 +144,6 @@ def spec(pair: tuple[Remembering, EngineProcess]) -> EngineProcess:
 @pytest.fixture(scope="session")
 def scripted(start: Start, engine: Engine) -> EngineProcess:
     """Runs the proposer of ``plugin/``, found by its entry point; it drafts what a test tells it."""
-    plugin, path = str(Path(__file__).parent / "plugin"), os.environ.get("PYTHONPATH")
-    running = start(
-        "scripted",
-        process={"env": {"PYTHONPATH": os.pathsep.join(filter(None, [plugin, path]))}},
-        **engine.scripted,
-    )
+    running = start("scripted", process={"env": WITH_PLUGINS}, **engine.scripted)
     running.ready()
     return running

@@ -35,7 +35,7 @@ class Engine:
         narrow: request parameters that keep drafts short, where a wide verification is slow.
         server: how the server is started, up to the model's folder.
         counters: the server's metrics that the tests read.
-        no_drafts: what a client sends to get no drafts.
+        per_request: the field in which a client sends options of ours.
         unused_context: positions at the end of the context that the engine never fills.
         least_room: the shortest room that it leaves for an answer; it refuses longer prompts.
         samples: per law of the output, in the normal run and in the long one.
@@ -49,7 +49,7 @@ class Engine:
     small: dict[str, Any]
     server: tuple[str, ...]
     counters: dict[str, str]
-    no_drafts: dict[str, Any]
+    per_request: str
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     narrow: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +77,17 @@ def _sglang(method: str, width: int = SGLANG_WIDTH) -> dict[str, Any]:
     return {"speculative_algorithm": method, "speculative_num_draft_tokens": width + 1}
 
 
+def speculation(
+    engine: Engine, method: str, **options: Any
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The engine's options and its environment for a proposer with options of its own, drafts of fixed length."""
+    options = {**FIXED, **options}
+    if engine.name == "sglang":
+        return _sglang(method), {"SPECPLUG_SGLANG_OPTIONS": json.dumps(options)}
+    config = {"method": method, "num_speculative_tokens": WIDTH, "specplug": options}
+    return {"speculative_config": config}, {}
+
+
 VLLM = Engine(
     name="vllm",
     methods={
@@ -95,7 +106,7 @@ VLLM = Engine(
         "drafted": "vllm:spec_decode_num_draft_tokens_total",
         "running": "vllm:num_requests_running",
     },
-    no_drafts={"vllm_xargs": {"specplug_draft_limit": 0}},
+    per_request="vllm_xargs",
     lacks={
         "min_p": "vLLM refuses min_p with speculative decoding, see test_vllm_refusals.py",
         "logit_bias": "vLLM refuses logit_bias with speculative decoding, see test_vllm_refusals.py",
@@ -135,7 +146,7 @@ SGLANG = Engine(
         "drafted": "specplug_drafted_tokens_total",
         "running": "sglang:num_running_reqs",
     },
-    no_drafts={"custom_params": {"specplug": {"draft_limit": 0}}},
+    per_request="custom_params",
     lacks={
         "bad_words": "SGLang has no list of forbidden words",
         "repetition_penalty with others": (

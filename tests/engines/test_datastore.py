@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from specplug.datastore.writer import Writer
 from specplug.testing.engine_protocol import Result
 
 from .conftest import Start
-from .engines import FIXED, WIDTH, Engine
+from .engines import Engine, speculation
 
 PROMPT = "The first ten elements of the periodic table and one property of each:\n1."
 
@@ -20,17 +19,11 @@ PROMPT = "The first ten elements of the periodic table and one property of each:
 def test_what_a_datastore_holds_comes_in_fewer_steps(
     start: Start, engine: Engine, tmp_path: Path
 ) -> None:
-    if engine.name != "vllm":
-        pytest.skip("options are given in vLLM's way")
     info: dict[str, Any] = {}
 
     def ask(method: str, options: dict[str, Any]) -> Result:
-        config = {
-            "method": method,
-            "num_speculative_tokens": WIDTH,
-            "specplug": {**FIXED, **options},
-        }
-        running = start(method, speculative_config=config)
+        settings, environment = speculation(engine, method, **options)
+        running = start(method, process={"env": environment}, **settings)
         running.ready()
         result = running.generate([PROMPT], {"temperature": 0, "max_tokens": 48}).results[0]
         info.update(running.info())

@@ -125,7 +125,7 @@ def test_request_options_over_http(engine: Engine, server: Server) -> None:
     name = engine.counters["drafted"]
     before = server.counter(name)
     body: dict[str, Any] = {"prompt": VARIED[NAMES[0]], **GREEDY}
-    server.post(COMPLETIONS, **body, **engine.no_drafts)
+    server.post(COMPLETIONS, **body, **{engine.per_request: {"specplug_draft_limit": 0}})
     assert server.counter(name) == before
     server.post(COMPLETIONS, **body)
     assert server.counter(name) > before

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
 from .compare import Tally, check_greedy
-from .conftest import Start
+from .conftest import WITH_PLUGINS, Start
 from .prompts import VARIED
 
 GREEDY = {"temperature": 0, "max_tokens": 32, "logprobs": 1}
@@ -20,11 +17,9 @@ NAMES = ["repeat-words", "repeat-line", "repeat-story", "code-repeat", "chat-sto
 
 @pytest.fixture(scope="module")
 def trees(start: Start) -> EngineProcess:
-    plugin = str(Path(__file__).parent / "plugin")
-    path = os.pathsep.join(filter(None, [plugin, os.environ.get("PYTHONPATH")]))
     running = start(
         "trees",
-        process={"env": {"PYTHONPATH": path}},
+        process={"env": WITH_PLUGINS},
         speculative_algorithm="specplug.branching",
         speculative_num_draft_tokens=9,
     )

@@ -13,27 +13,23 @@ from typing import Any
 import pytest
 
 from specplug.index.store_file import Vocabulary, read_store
+from specplug.replay.tokenizers import load_tokenizer
 from specplug.testing.engine_protocol import Driver
 
-from .engines import WIDTH
+from .engines import Engine, flags, speculation
 from .prompts import VARIED
 from .server import Server
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 48}
 NAMES = ["prose", "repeat-story"]
-DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 
 
 @contextmanager
-def server(model: str, log: Path, store: Path, **options: Any) -> Iterator[Server]:
-    config = {
-        "method": "specplug.suffix",
-        "num_speculative_tokens": WIDTH,
-        "specplug": {"controller": "fixed", "store_path": str(store), "store_mb": 4, **options},
-    }
-    arguments = ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16"]
-    running = Server(model, log, *arguments, "--speculative-config", json.dumps(config))
+def server(engine: Engine, model: str, log: Path, store: Path, **options: Any) -> Iterator[Server]:
+    settings, env = speculation(
+        engine, "specplug.suffix", store_path=str(store), store_mb=4, **options
+    )
+    running = Server(model, log, *flags(settings), engine=engine, env=env)
     try:
         running.wait()
         yield running
@@ -44,18 +40,18 @@ def server(model: str, log: Path, store: Path, **options: Any) -> Iterator[Serve
         running.process.end()
 
 
-def ask(running: Server, **body: Any) -> tuple[list[str], int, int]:
+def ask(engine: Engine, running: Server, **ours: Any) -> tuple[list[str], int, int]:
     """The answers to the prompts, and how many draft tokens there were and were accepted."""
-    before = [running.counter(name) for name in (DRAFTED, ACCEPTED)]
+    names = [engine.counters["drafted"], engine.counters["accepted"]]
+    before = [running.counter(name) for name in names]
     answers = [
-        running.post("/v1/completions", prompt=VARIED[name], **GREEDY, **body)["choices"][0]["text"]
+        running.post("/v1/completions", prompt=VARIED[name], **GREEDY, **{engine.per_request: ours})
         for name in NAMES
     ]
     drafted, accepted = (
-        int(running.counter(name) - was)
-        for name, was in zip((DRAFTED, ACCEPTED), before, strict=True)
+        int(running.counter(name) - was) for name, was in zip(names, before, strict=True)
     )
-    return answers, drafted, accepted
+    return [answer["choices"][0]["text"] for answer in answers], drafted, accepted
 
 
 def header_of(store: Path) -> dict[str, Any]:
@@ -70,14 +66,14 @@ def header_of(store: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_a_restarted_server_drafts_from_its_earlier_answers(
-    model: str, plain: Driver, tmp_path: Path
+    engine: Engine, model: str, plain: Driver, tmp_path: Path
 ) -> None:
     expected = [r.only.text for r in plain.generate([VARIED[n] for n in NAMES], GREEDY).results]
     store = tmp_path / "store"
-    # vLLM kills its workers when it is stopped, so the text must have been saved in the quiet before.
-    with server(model, tmp_path / "first.log", store, store_save_seconds=86400) as first:
-        answers, drafted, accepted = ask(first)
-        private, _, _ = ask(first, vllm_xargs={"specplug_share": 0})
+    # Engines kill their workers when they are stopped, so the text must have been saved in the quiet before.
+    with server(engine, model, tmp_path / "first.log", store, store_save_seconds=86400) as first:
+        answers, drafted, accepted = ask(engine, first)
+        private, _, _ = ask(engine, first, specplug_share=0)
         assert answers == private == expected
         end = time.monotonic() + 30
         while header_of(store).get("outputs") != len(NAMES) and time.monotonic() < end:
@@ -85,12 +81,13 @@ def test_a_restarted_server_drafts_from_its_earlier_answers(
         time.sleep(3)
     header = header_of(store)
     assert header.get("outputs") == len(NAMES), "one output per shared request"
-    assert len(header["tokenizer"]) == 16, "vLLM's tokenizer has a digest"
+    # A store that `specplug warm` made must be taken for the engine's own.
+    assert header["tokenizer"] == load_tokenizer(model).vocabulary_digest
     saved = read_store(store, Vocabulary(header["vocab_size"], header["tokenizer"]))
-    with server(model, tmp_path / "second.log", store) as second:
-        again, drafted_again, accepted_again = ask(second)
+    with server(engine, model, tmp_path / "second.log", store) as second:
+        again, drafted_again, accepted_again = ask(engine, second)
         assert again == expected
-        others, _, accepted_others = ask(second, vllm_xargs={"specplug_namespace": "tenant"})
+        others, _, accepted_others = ask(engine, second, specplug_namespace="tenant")
         assert others == expected
     total = len(saved.tokens)
     print(
@@ -105,16 +102,3 @@ def test_a_restarted_server_drafts_from_its_earlier_answers(
     assert accepted_others < accepted_again - 20, "another tenant found the text"
     text = (tmp_path / "second.log").read_text(errors="replace")
     assert f"{total} of {total} tokens of {len(NAMES)} earlier outputs loaded" in text
-
-
-def test_the_tokenizer_of_the_engine_and_of_the_log_have_one_digest(model: str) -> None:
-    """A store that `specplug warm` made must be taken for the engine's own."""
-    from types import SimpleNamespace
-
-    from vllm.config import ModelConfig
-
-    from specplug.adapters.vllm_v1.setup import tokenizer_digest
-    from specplug.replay.tokenizers import load_tokenizer
-
-    config = SimpleNamespace(model_config=ModelConfig(model))
-    assert tokenizer_digest(config) == load_tokenizer(model).vocabulary_digest
