@@ -14,7 +14,7 @@ UNNAMED = ("unnamed",)
 #: Positions that are told apart; the last stands for all behind it too.
 POSITIONS = 16
 #: Batches of at least so many rows are counted with array operations, which take 15 us for one row or for a hundred.
-_MANY = 12
+_MANY = 6
 
 
 class DraftSources:
@@ -48,23 +48,12 @@ class DraftSources:
         """Drafts that go to the engine: int32 ``[B]`` each, and for trees int32 ``[B, K]``. O(B K)."""
         if parents is not None:
             self._count_trees(slots, lengths, parents)
-        elif len(slots) < _MANY:
-            for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-                if length:
-                    self._count(self.drafted, slot, length)
         else:
-            known = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
-            cells = np.broadcast_to(self._place[: known.shape[1]], known.shape)[known]
-            if self._of is not None:
-                sources = self._of[slots, : known.shape[1]][known]
-                cells = cells + self._width * np.minimum(sources, len(self.names) - 1)
-            size = self.drafted.size
-            self.drafted += np.bincount(cells, minlength=size).reshape(self.drafted.shape)
+            self._count(self.drafted, slots, lengths)
 
-    def count_accepted(self, slot: int, accepted: int) -> None:
-        """So many tokens of the last draft of ``slot`` were accepted. O(accepted)."""
-        if accepted:
-            self._count(self.accepted, slot, accepted)
+    def count_accepted(self, slots: IntArray, accepted: IntArray) -> None:
+        """How many tokens of the last drafts of these slots were accepted: int32 ``[B]`` each. O(B K)."""
+        self._count(self.accepted, slots, accepted)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Drafted and accepted tokens by source."""
@@ -76,14 +65,24 @@ class DraftSources:
             for name, (drafted, accepted) in zip(self.names, sums, strict=True)
         }
 
-    def _count(self, table: NDArray[np.float64], slot: int, length: int) -> None:
-        last = self._width - 1
+    def _count(self, table: NDArray[np.float64], slots: IntArray, lengths: IntArray) -> None:
+        if len(slots) < _MANY:
+            for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
+                self._count_row(table, slot, length)
+            return
+        known = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+        cells = np.broadcast_to(self._place[: known.shape[1]], known.shape)[known]
+        if self._of is not None:
+            sources = self._of[slots, : known.shape[1]][known]
+            cells = cells + self._width * np.minimum(sources, len(self.names) - 1)
+        table += np.bincount(cells, minlength=table.size).reshape(table.shape)
+
+    def _count_row(self, table: NDArray[np.float64], slot: int, length: int) -> None:
+        most, last = len(self.names) - 1, self._width - 1
         if self._of is None:
             table[0, :length] += 1.0
-            if length > self._width:
-                table[0, last] += length - self._width
+            table[0, last] += max(0, length - self._width)
             return
-        most = len(self.names) - 1
         for place, source in enumerate(self._of[slot, :length].tolist()):
             table[min(source, most), min(place, last)] += 1.0
 

@@ -151,8 +151,6 @@ class Steering:
                 draft = offer.tokens[: offer.verified]
                 accepted = accepted_tokens(draft, offer.parents, new[:-1])
                 fared.append((slot, offer.verified, accepted))
-                if self.sources is not None:
-                    self.sources.count_accepted(slot, accepted)
             if self._trimming is not None:
                 # The target's own token judges the next position of the offer, although it was not verified.
                 reach = min(len(offer.tokens), len(new))
@@ -163,6 +161,8 @@ class Steering:
         if fared:
             slots, drafted, accepted_counts = np.array(fared, LENGTH_DTYPE).T.copy()
             self._guarded("observe", slots, drafted, accepted_counts)
+            if self.sources is not None:
+                self.sources.count_accepted(slots, accepted_counts)
         return sum(accepted for _, _, accepted in fared)
 
     def _guarded(self, method: str, *arguments: object) -> bool:

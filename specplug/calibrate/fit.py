@@ -73,6 +73,9 @@ def curve(points: Iterable[Point]) -> tuple[NDArray[np.float64], NDArray[np.floa
     if len(sizes) > 1:
         rising = _rising([prefill[s] for s in sizes])
         base = float(np.interp(last, sizes, rising))
+        if last < sizes[0]:  # shorter than any prompt that was measured: as steep as the first two
+            slope = (rising[1] - rising[0]) / (sizes[1] - sizes[0])
+            base = max(0.0, rising[0] - slope * (sizes[0] - last))
         for size, value in zip(sizes, rising, strict=True):
             if size > last:
                 tokens.append(size)

@@ -42,8 +42,7 @@ def test_small_and_large_batches_count_alike(rows: int) -> None:
     slots = generator.permutation(32)[:rows].astype(np.int32)
     lengths = generator.integers(0, 21, rows).astype(np.int32)
     sources.count_drafted(slots, lengths)
-    for slot, length in zip(slots.tolist(), lengths.tolist(), strict=True):
-        sources.count_accepted(slot, length // 2)
+    sources.count_accepted(slots, lengths // 2)
     assert sources.drafted.tolist() == by_hand(told, slots.tolist(), lengths.tolist())
     halves = [length // 2 for length in lengths.tolist()]
     assert sources.accepted.tolist() == by_hand(told, slots.tolist(), halves)
@@ -56,7 +55,7 @@ def test_a_proposer_that_says_nothing_has_one_source(rows: int) -> None:
     assert sources.names == UNNAMED
     slots = np.arange(rows, dtype=np.int32)
     sources.count_drafted(slots, np.full(rows, 20, np.int32))
-    sources.count_accepted(0, 18)
+    sources.count_accepted(slots[:1], np.array([18], np.int32))
     assert sources.drafted[0].tolist() == [rows] * (POSITIONS - 1) + [5 * rows]
     assert sources.accepted[0].tolist() == [1] * (POSITIONS - 1) + [3]
 
@@ -78,7 +77,7 @@ def test_a_number_beyond_the_names_counts_for_the_last() -> None:
     few, many = np.arange(2, dtype=np.int32), np.arange(20, dtype=np.int32)
     for slots in (few, many):
         sources.count_drafted(slots, np.ones(len(slots), np.int32))
-    sources.count_accepted(0, 1)
+    sources.count_accepted(few[:1], np.array([1], np.int32))
     assert sources.as_dict()["third"] == {"drafted": 22, "accepted": 1}
 
 

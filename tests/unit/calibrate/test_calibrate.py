@@ -47,6 +47,14 @@ def test_the_median_of_a_size_counts_and_noise_is_pooled() -> None:
     assert seconds.tolist() == pytest.approx([0.01, 0.01, 0.02, 0.03])
 
 
+def test_a_gap_between_decoding_and_the_shortest_prompt_is_no_flat_stretch() -> None:
+    points = [decode(1, 0.01), decode(8, 0.012)]
+    points += [Point("prefill", 1, n, 0.005 + n * 1e-4) for n in (32, 512)]
+    tokens, seconds = curve(points)
+    assert tokens.tolist() == [1, 8, 32, 512]
+    assert seconds.tolist() == pytest.approx([0.01, 0.012, 0.012 + 24e-4, 0.012 + 504e-4])
+
+
 @pytest.mark.parametrize("points", [[], [decode(1, 0.1)], [decode(2, 0.1), decode(4, 0.2)]])
 def test_too_few_points_are_refused(points: list[Point]) -> None:
     with pytest.raises(SettingsError, match="at least a step of one token and a longer one"):
