@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 
 from specplug import checks, cli, registry, settings
-from specplug.adapters.common import published
+from specplug.adapters.common import published, wishes
+from specplug.control import options as control
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +46,21 @@ def test_every_option_is_in_the_reference(reference: ModuleType) -> None:
                 assert str(flag) in page, f"specplug {name}: {flag}"
             if not isinstance(action, argparse._SubParsersAction):
                 assert action.help, f"specplug {name}: {flags} says nothing"
-    for variable in ("SPECPLUG_CACHE", "SPECPLUG_THREADS"):
-        assert variable in checks.known_variables()
-        assert f"| `{variable}` |" in page
+    variables = [v for v in checks.known_variables() if "TEST" not in v and not v.endswith("_")]
+    assert {"SPECPLUG_CACHE", "SPECPLUG_THREADS"} <= set(variables)
+    for variable in variables:
+        assert re.search(rf"\| `{variable}` \| \S", page), f"{variable} says nothing"
+
+
+def test_every_controller_and_wish_is_in_the_reference(reference: ModuleType) -> None:
+    page = reference.page()
+    assert {"goodput", "fixed", "table"} <= set(control._SETTINGS)
+    for name, kind in control._SETTINGS.items():
+        for option in settings.describe(kind):
+            assert option["help"], f"{name}: {option['name']} says nothing"
+            assert f"| `{option['name']}` | {option['type']} |" in page
+    for name in wishes.NAMES:
+        assert re.search(rf"\| `{name}` \| \S", page), f"{name} says nothing"
 
 
 def _documents(checkout: Path) -> list[Path]:
