@@ -23,8 +23,10 @@ VARIABLES = {
     "SPECPLUG_SGLANG_UNTESTED": "`refuse` (default), `warn` or `allow` a version of SGLang that was not tested.",
     "SPECPLUG_SGLANG_OPTIONS": "Options of the proposer in SGLang, a JSON object.",
     "SPECPLUG_SGLANG_CPU_OVERLAP": "`1`: overlap scheduling on the CPU.",
-    "SPECPLUG_METRICS_DIR": "Where vLLM's workers leave numbers for `/metrics`; set by the front end, see [Metrics](metrics.md).",
-    "SPECPLUG_DEBUG_CHECKSUM": "`1`: a running checksum of all that is drafted and learned, to compare ranks or runs; slow.",
+    "SPECPLUG_METRICS_DIR": "Where vLLM's workers leave numbers for `/metrics`; set by the "
+    "front end, see [Metrics](metrics.md).",
+    "SPECPLUG_DEBUG_CHECKSUM": "`1`: a running checksum of all that is drafted and learned, to "
+    "compare ranks or runs; slow.",
 }
 
 
@@ -72,7 +74,8 @@ def _table(options: list[dict[str, Any]]) -> str:
 def _controllers() -> Iterator[str]:
     yield (
         'Beside the options of the proposer: `"controller": "fixed"`, or with options '
-        '`"controller": {"name": "goodput", "slo_ms": 50}`. The default is `goodput`. See [the controller](controller.md).'
+        '`"controller": {"name": "goodput", "slo_ms": 50}`. The default is `goodput`. See [the '
+        "controller](controller.md)."
     )
     for name, kind in control._SETTINGS.items():
         if name != "none":
@@ -82,7 +85,8 @@ def _controllers() -> Iterator[str]:
 
 def _requests() -> str:
     lines = [
-        'For one request: in vLLM `SamplingParams(extra_args={"specplug": {...}})`, over HTTP `vllm_xargs` with the prefix '
+        'For one request: in vLLM `SamplingParams(extra_args={"specplug": {...}})`, over HTTP '
+        "`vllm_xargs` with the prefix "
         "`specplug_`; in SGLang `custom_params`.",
         "",
         "| name | meaning |",
