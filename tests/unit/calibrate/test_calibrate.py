@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -174,6 +175,25 @@ def test_a_server_is_measured_into_a_file(
     assert "secret" not in path.read_text()
     assert len(content["points"]) == 4
     assert "plain steps" in capsys.readouterr().out
+
+
+def test_a_full_disk_does_not_cost_what_was_measured(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(server, "REQUESTS", (1, 2))
+    monkeypatch.setattr(server, "PROMPTS", (32, 512))
+    monkeypatch.setattr(server, "time", Handler.clock)
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / "cost.json"
+    given = ["calibrate", "--base-url", url, "--rounds", "1", "--out", str(path), "--quiet"]
+    assert main(given) == 1
+    out, err = capsys.readouterr()
+    assert "No space left on device" in err
+    assert "plain steps" in out
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_that_stops_early_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -164,3 +165,42 @@ def test_a_setting_with_one_thing_changed() -> None:
     setting = Setting("specplug.suffix", (("b", 1),), 16)
     assert setting.having("width", 4).width == 4
     assert setting.having("a", 2).options == (("a", 2), ("b", 1))
+
+
+BAD = (
+    ("no JSON at all", "not JSON"),
+    ('{"prompt": "w1 w2"}', "response"),
+    ('{"prompt_token_ids": [1, 9999], "token_ids": [3]}', "made by another tokenizer"),
+    ('{"prompt": "w1", "response": "\\ud800 w2"}', "half of a surrogate pair"),
+)
+
+
+def test_bad_lines_are_left_out_and_counted(tune: Tune, write_log: Any) -> None:
+    log = write_log(*copying(), *(line for line, _ in BAD))
+    code, out, _, found = tune(log, "--proposer", "suffix")
+    assert (code, found["advice"]) == (0, "do")
+    assert f"{len(BAD)} malformed lines were left out; `specplug replay` shows them" in out
+
+
+@pytest.mark.parametrize(("line", "message"), BAD)
+def test_strict_names_the_first_bad_line(
+    tune: Tune, write_log: Any, line: str, message: str
+) -> None:
+    log = write_log(*copying(4), line)
+    code, out, err, found = tune(log, "--proposer", "suffix", "--strict")
+    assert (code, out, found) == (1, "", None)
+    assert "log.jsonl:5: " in err
+    assert message in err
+
+
+def test_a_full_disk_leaves_the_answer_on_the_screen(
+    tune: Tune, write_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, out, err, found = tune(write_log(*copying()), "--proposer", "suffix")
+    assert (code, found) == (1, None)
+    assert "No space left on device" in err
+    assert "--speculative-config" in out
