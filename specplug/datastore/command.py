@@ -190,7 +190,7 @@ def describe(store: Datastore) -> dict[str, Any]:
     header = store.header
     return {
         "path": str(store.path),
-        "format_version": 1,
+        "format_version": header.version,
         "documents": header.documents,
         "tokens": header.tokens,
         "entries": header.entries,

@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.datastore.sorting import processors, sorted_entries
 from specplug.datastore.spool import PackedSpool
 from specplug.errors import DatastoreError
 from specplug.index.datastore import FILE, file_of
@@ -32,15 +33,14 @@ from specplug.index.datastore_format import (
     bits_for,
     encode,
     layout,
+    listed_for,
 )
 from specplug.kernels import datastore_layout as places
-from specplug.kernels.contexts import collect_entries, count_entries, sort_entries
+from specplug.kernels.contexts import count_entries
 from specplug.types import TokenArray
 
 WORKSHOP = ".building"
 JOURNAL = "journal.json"
-#: Bytes that sorting needs per entry, that of the counts left aside.
-SORT_BYTES = 33 + 8
 #: The most positions, and thus tokens, of one file: positions are packed with at most 48 bits.
 MOST_TOKENS = 1 << 48
 Progress = Callable[[str, int, int], None]
@@ -56,12 +56,18 @@ def explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DatastoreError(
-                f"no space left for {folder} ({error.strerror}); nothing was published. Make room and run the same "
-                f"command again, which goes on where this one stopped, or remove {folder / WORKSHOP}"
-            ) from error
-        raise DatastoreError(f"{folder} cannot be written: {error}") from error
+        raise _explanation(folder, error) from error
+
+
+def _explanation(folder: Path, error: OSError) -> DatastoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DatastoreError(
+            f"no space left for {folder} ({error.strerror}); nothing was published. Make room and run the same "
+            f"command again, which goes on where this one stopped, or remove {folder / WORKSHOP}"
+        )
+    return DatastoreError(
+        f"{folder} cannot be written: {error}; choose another folder, or correct its permissions"
+    )
 
 
 class Writer:
@@ -73,6 +79,7 @@ class Writer:
         vocabulary: see :func:`specplug.vocabulary.vocabulary_digest`; "" if the ids come without a tokenizer.
         identity: what must be equal for an interrupted build to be continued (inputs, options); JSON.
         memory: bytes that sorting may use, at least; more if one token alone stands before so many positions.
+        threads: that sort; as many as there are processors if None. The file is the same.
 
     Attributes:
         cursor: what was last given to :meth:`checkpoint`, or an empty mapping: a build begins anew.
@@ -87,6 +94,7 @@ class Writer:
         *,
         identity: Mapping[str, Any] | None = None,
         memory: int = 1 << 29,
+        threads: int | None = None,
     ) -> None:
         if not 1 <= vocab_size < 2**31 - 1:
             raise DatastoreError(
@@ -94,6 +102,7 @@ class Writer:
             )
         self.folder = Path(folder).expanduser()
         self.vocab_size, self.vocabulary, self.memory = vocab_size, vocabulary, memory
+        self.threads = processors() if threads is None else threads
         self._identity = {"vocab_size": vocab_size, **(identity or {})}
         self._bits = bits_for(vocab_size)
         self.documents = 0
@@ -128,16 +137,20 @@ class Writer:
         Raises:
             DatastoreError: an id lies outside of the vocabulary, the corpus is too long, or the disk is full.
         """
-        foreign = np.flatnonzero((document < 0) | (document >= self.vocab_size))
-        if len(foreign):
+        if len(document) and (document.min() < 0 or document.max() >= self.vocab_size):
+            first = np.flatnonzero((document < 0) | (document >= self.vocab_size))[0]
             raise DatastoreError(
-                f"token {foreign[0]} of a document is {document[foreign[0]]}, outside of the vocabulary "
+                f"token {first} of a document is {document[first]}, outside of the vocabulary "
                 f"0 .. {self.vocab_size - 1}; is it from another tokenizer?"
             )
         if self.tokens + len(document) + 1 > MOST_TOKENS:
             raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
-        with explained(self.folder):
-            self._spool.append(np.append(document.astype(np.int64), self.vocab_size))
+        closed = np.empty(len(document) + 1, np.int64)
+        closed[:-1], closed[-1] = document, self.vocab_size
+        try:  # as ``explained`` does, which costs more than the rest of a short document
+            self._spool.append(closed)
+        except OSError as error:
+            raise _explanation(self.folder, error) from error
         self.documents += 1
 
     def checkpoint(self, cursor: Mapping[str, Any]) -> None:
@@ -158,8 +171,8 @@ class Writer:
         with explained(self.folder):
             tokens = self._spool.close()
             self._file.flush()
-            entries = self._write_entries(tokens, progress)
-            header = self._sealed(tokens, entries, metadata, progress)
+            entries, listed = self._write_entries(tokens, progress)
+            header = self._sealed((tokens, entries, listed), metadata, progress)
             self._file.seek(0)
             self._file.write(encode(header))
             self._file.flush()
@@ -194,7 +207,7 @@ class Writer:
         fresh.write_text(json.dumps({"identity": self._identity, **content}), "utf-8")
         os.replace(fresh, path)
 
-    def _write_entries(self, tokens: int, progress: Progress) -> int:
+    def _write_entries(self, tokens: int, progress: Progress) -> tuple[int, int]:
         """Sort all positions, one range of last tokens after the other, and write them and the buckets."""
         shelf = self._tokens_mapped(tokens)
         counts = np.zeros(self.vocab_size, np.int64)
@@ -207,20 +220,29 @@ class Writer:
             )
         section = layout(self.vocab_size, tokens, total)["entries"]
         spool = PackedSpool(self._file, section.offset, section.bits)
-        for low, high in ranges(counts, max(1, self.memory // SORT_BYTES)):
+        for part in sorted_entries(shelf, counts, self.memory, self.threads):
             progress("sorting", spool.count, total)
-            if counts[low:high].any():
-                spool.append(sorted_range(shelf, counts, low, high))
-                spool.flush()
+            spool.append(part)
+            spool.flush()
         spool.close()
         progress("sorting", total, total)
+        listed = self._write_buckets(tokens, counts)
+        self._file.flush()
+        return total, listed
+
+    def _write_buckets(self, tokens: int, counts: NDArray[np.int64]) -> int:
+        """Where the entries of each last token begin; returns how many last tokens are listed, see :class:`Header`."""
+        total = int(counts.sum())
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        buckets = layout(self.vocab_size, tokens, total)["buckets"]
-        spool = PackedSpool(self._file, buckets.offset, buckets.bits)
+        listed = listed_for(self.vocab_size, total, int(np.count_nonzero(counts)))
+        if listed:
+            present = np.append(np.flatnonzero(counts), self.vocab_size)
+            starts = (present << bits_for(total)) | starts[present]
+        section = layout(self.vocab_size, tokens, total, listed=listed)["buckets"]
+        spool = PackedSpool(self._file, section.offset, section.bits)
         spool.append(starts)
         spool.close()
-        self._file.flush()
-        return total
+        return listed
 
     def _tokens_mapped(self, tokens: int) -> places.Shelf:
         """The section of tokens as kernels read it. The map goes with the last reference to the array."""
@@ -232,10 +254,11 @@ class Writer:
         return places.Shelf(words, meta)
 
     def _sealed(
-        self, tokens: int, entries: int, metadata: Mapping[str, Any], progress: Progress
+        self, sizes: tuple[int, int, int], metadata: Mapping[str, Any], progress: Progress
     ) -> Header:
-        """The header, with the checksum of every section."""
-        plan = layout(self.vocab_size, tokens, entries)
+        """The header, with the checksum of every section. ``sizes``: tokens, entries, and last tokens listed."""
+        tokens, entries, listed = sizes
+        plan = layout(self.vocab_size, tokens, entries, listed=listed)
         total = sum(section.size for section in plan.values())
         digests, done = {}, 0
         for name in SECTIONS:
@@ -250,39 +273,9 @@ class Writer:
             digests[name] = digest.digest()
         return Header(
             *(self.vocab_size, tokens, entries, self.documents, places.MAX_DEPTH),
-            layout(self.vocab_size, tokens, entries, digests),
-            self.vocabulary,
-            metadata,
+            layout(self.vocab_size, tokens, entries, digests, listed=listed),
+            *(self.vocabulary, metadata, listed),
         )
-
-
-def ranges(counts: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of last tokens with at most ``most`` entries each, or with one token that alone has more."""
-    ends = np.cumsum(counts)
-    low = 0
-    while low < len(counts):
-        before = int(ends[low - 1]) if low else 0
-        high = max(low + 1, int(np.searchsorted(ends, before + most, side="right")))
-        yield low, high
-        low = high
-
-
-def sorted_range(
-    shelf: places.Shelf, counts: NDArray[np.int64], low: int, high: int
-) -> NDArray[np.int64]:
-    """The entries whose last token lies in ``low .. high - 1``, sorted."""
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[low:high])])
-    size = int(bounds[-1])
-    same = np.ones(size, np.uint8)
-    same[bounds[:-1][counts[low:high] > 0]] = 0
-    work = places.Sorting(
-        *(np.zeros(size, np.int64), np.zeros(size, np.int64)),
-        *(np.zeros(size, np.uint64), np.zeros(size, np.uint64)),
-        *(same, np.zeros(1 << 11, np.int64)),
-    )
-    collect_entries(shelf, low, high, bounds[:-1].copy(), work.positions)
-    sort_entries(shelf, work)
-    return work.positions
 
 
 def remove(folder: str | Path) -> None:

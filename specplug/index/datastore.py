@@ -158,7 +158,7 @@ def _meta(header: Header) -> NDArray[np.int64]:
         [
             *(header.tokens, header.entries, header.vocab_size, header.depth),
             *(tokens.bits, tokens.offset // 8, entries.bits, entries.offset // 8),
-            *(buckets.bits, buckets.offset // 8),
+            *(buckets.bits, buckets.offset // 8, header.listed),
         ],
         np.int64,
     )

@@ -4,8 +4,8 @@ All numbers are little-endian. The header takes the first 4096 bytes; sections b
 
     offset  bytes  what
          0      8  magic, b"SPDSTORE"
-         8      4  format version, unsigned (1)
-        12      4  reserved, 0
+         8      4  format version, unsigned (2; 1 is read too)
+        12      4  listed: last tokens that the section of buckets lists; 0 if it has a number for every token
         16      8  vocab_size: ids are 0 .. vocab_size - 1, the id vocab_size is the separator
         24      8  tokens, separators included
         32      8  entries
@@ -30,9 +30,10 @@ from typing import Any
 from specplug.errors import DatastoreError
 
 MAGIC = b"SPDSTORE"
-VERSION = 1
+VERSION = 2
+#: Sections begin at multiples of these bytes, by version. What is not here cannot be read.
+ALIGNMENT = {1: 4096, 2: 64}
 HEADER_BYTES = 4096
-ALIGNMENT = 4096
 SECTIONS = ("tokens", "entries", "buckets")
 _FIXED = struct.Struct("<8sII5Q")
 _SECTION = struct.Struct("<4Q")
@@ -63,6 +64,8 @@ class Header:
         sections: by the names of :data:`SECTIONS`.
         vocabulary: see :func:`specplug.vocabulary.vocabulary_digest`; "" if the ids came without a tokenizer.
         metadata: how it was built; JSON.
+        listed: last tokens that the section of buckets lists; 0: it has a number for every token of the vocabulary.
+        version: of the format.
     """
 
     vocab_size: int
@@ -73,6 +76,8 @@ class Header:
     sections: Mapping[str, Section]
     vocabulary: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    listed: int = 0
+    version: int = VERSION
 
     @property
     def file_size(self) -> int:
@@ -94,21 +99,43 @@ def packed_bytes(count: int, bits: int) -> int:
     return (-(-count * bits // 64) + 1) * 8
 
 
+def listed_for(vocab_size: int, entries: int, distinct: int) -> int:
+    """How many last tokens the section of buckets lists: none where a number for each takes half a byte per entry.
+
+    >>> listed_for(49_152, 1_000_000, 30_000), listed_for(49_152, 10_000, 2_000)
+    (0, 2000)
+    """
+    dense = (vocab_size + 1) * bits_for(entries)
+    width = bits_for(vocab_size) + bits_for(entries)
+    if dense <= 4 * entries or (distinct + 1) * width >= dense or width > 62:
+        return 0
+    return distinct
+
+
 def layout(
-    vocab_size: int, tokens: int, entries: int, digests: Mapping[str, bytes] | None = None
+    vocab_size: int,
+    tokens: int,
+    entries: int,
+    digests: Mapping[str, bytes] | None = None,
+    *,
+    listed: int = 0,
+    version: int = VERSION,
 ) -> dict[str, Section]:
     """The three sections of a store of this size, one after the other."""
     digests = digests or {}
+    buckets = (vocab_size + 1, bits_for(entries))
+    if listed:
+        buckets = (listed + 1, bits_for(vocab_size) + bits_for(entries))
     plan = {
         "tokens": (tokens, bits_for(vocab_size)),
         "entries": (entries, bits_for(max(tokens - 1, 0))),
-        "buckets": (vocab_size + 1, bits_for(entries)),
+        "buckets": buckets,
     }
     sections, offset = {}, HEADER_BYTES
     for name, (count, bits) in plan.items():
         size = packed_bytes(count, bits)
         sections[name] = Section(bits, offset, size, digests.get(name, bytes(32)))
-        offset = -(-(offset + size) // ALIGNMENT) * ALIGNMENT
+        offset = -(-(offset + size) // ALIGNMENT[version]) * ALIGNMENT[version]
     return sections
 
 
@@ -120,7 +147,7 @@ def encode(header: Header) -> bytes:
     """
     page = bytearray(HEADER_BYTES)
     _FIXED.pack_into(
-        *(page, 0, MAGIC, VERSION, 0, header.vocab_size, header.tokens),
+        *(page, 0, MAGIC, header.version, header.listed, header.vocab_size, header.tokens),
         *(header.entries, header.documents, header.depth),
     )
     for i, name in enumerate(SECTIONS):
@@ -151,9 +178,9 @@ def decode(page: bytes, file_size: int, where: str) -> Header:
             "build one with `specplug datastore build`"
         )
     version = int.from_bytes(page[8:12], "little")
-    if version != VERSION:
+    if version not in ALIGNMENT:
         raise DatastoreError(
-            f"{where} has format version {version}, this specplug reads version {VERSION}; "
+            f"{where} has format version {version}, this specplug reads versions up to {VERSION}; "
             "upgrade specplug, or build the datastore again with this one"
         )
     if len(page) < HEADER_BYTES:
@@ -164,7 +191,7 @@ def decode(page: bytes, file_size: int, where: str) -> Header:
     blank[_CHECK_AT : _CHECK_AT + 32] = bytes(32)
     if hashlib.sha256(blank).digest() != page[_CHECK_AT : _CHECK_AT + 32]:
         raise DatastoreError(f"{where}: the header is damaged (checksum); copy or build it again")
-    header = _parse(page)
+    header = _parse(page, where)
     if file_size != header.file_size:
         raise DatastoreError(
             f"{where} has {file_size} bytes, its header says {header.file_size}; "
@@ -173,8 +200,8 @@ def decode(page: bytes, file_size: int, where: str) -> Header:
     return header
 
 
-def _parse(page: bytes) -> Header:
-    _, _, _, vocab_size, tokens, entries, documents, depth = _FIXED.unpack_from(page)
+def _parse(page: bytes, where: str) -> Header:
+    _, version, listed, vocab_size, tokens, entries, documents, depth = _FIXED.unpack_from(page)
     sections = {}
     for i, name in enumerate(SECTIONS):
         bits, offset, size, _ = _SECTION.unpack_from(page, _SECTIONS_AT + 32 * i)
@@ -183,8 +210,15 @@ def _parse(page: bytes) -> Header:
     (length,) = struct.unpack_from("<Q", page, _SIZE_AT)
     metadata = json.loads(page[_METADATA_AT : _METADATA_AT + length] or b"{}")
     vocabulary = page[_VOCABULARY_AT : _VOCABULARY_AT + 32].rstrip(b"\0").decode("ascii", "replace")
-    header = Header(vocab_size, tokens, entries, documents, depth, sections, vocabulary, metadata)
+    header = Header(
+        *(vocab_size, tokens, entries, documents, depth, sections, vocabulary, metadata),
+        *(listed, version),
+    )
     digests = {name: section.digest for name, section in sections.items()}
-    if not sections == layout(vocab_size, tokens, entries, digests):
-        raise DatastoreError(f"the sections {sections} are not those of format version {VERSION}")
+    plan = layout(vocab_size, tokens, entries, digests, listed=listed, version=version)
+    if sections != plan or (listed and version == 1):
+        raise DatastoreError(
+            f"{where}: its sections ({', '.join(map(str, sections.values()))}) are not those of format version "
+            f"{version}; copy or build it again"
+        )
     return header

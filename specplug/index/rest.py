@@ -264,7 +264,7 @@ def _warm_up() -> None:
     meta = np.array(
         [
             *(3, 1, 2, layout.MAX_DEPTH, sections["tokens"].bits, 0),
-            *(sections["entries"].bits, 1, sections["buckets"].bits, 2),
+            *(sections["entries"].bits, 1, sections["buckets"].bits, 2, 0),
         ],
         np.int64,
     )

@@ -5,7 +5,9 @@ beginning comes before every token, and positions that agree stand in their own 
 reversed corpus (Manber and Myers 1993), cut at a depth: without the cut, text that repeats for long would cost long.
 
 The method: runs of equal contexts are sorted by keys of as many tokens as fit in 64 bits, then what is still equal by
-the next ones. Work per entry is at most ``DEPTH`` tokens and a sort of its keys, however the text repeats.
+the next ones. Work per entry is at most ``DEPTH`` tokens and a sort of its keys, however the text repeats. Where all
+entries fit in memory, only the first keys are made of tokens; then the number of the run that a position's
+predecessors are in stands for all of their tokens, so that every round doubles what is compared.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from specplug.kernels.datastore_layout import (
     TOKENS,
     VOCAB,
     Index,
+    IntArray,
     LongArray,
     Shelf,
     Sorting,
     WordArray,
 )
-from specplug.kernels.packed import read_packed
+from specplug.kernels.packed import read_bits, read_packed
 
 #: Shorter runs are sorted by insertion; longer ones than LARGE by digits of 11 bits.
 SMALL, LARGE = 24, 4096
@@ -73,8 +76,37 @@ def collect_entries(
 
 
 @lean_kernel
-def _key(shelf: Shelf, position: Index, compared: Index, per_key: Index, bits: Index) -> Any:
-    """The ``per_key`` tokens that end ``compared`` tokens before ``position``, plus 1 each; 0 from a beginning on."""
+def _fields(meta: LongArray, per_key: Index) -> Any:
+    """For :func:`_key`, in every field of a key: the number 1, the highest bit, the separator."""
+    bits = np.uint64(meta[TOKEN_BITS])
+    ones = np.uint64(0)
+    for _ in range(per_key):
+        ones = (ones << bits) | np.uint64(1)
+    return ones, ones << (bits - np.uint64(1)), ones * np.uint64(meta[VOCAB])
+
+
+@lean_kernel
+def _key(shelf: Shelf, position: Index, compared: Index, per_key: Index, fields: Any) -> Any:
+    """The ``per_key`` tokens that end ``compared`` tokens before ``position``, plus 1 each; 0 from a beginning on.
+
+    Packed as they are in the file, tokens stand in the order of a key already: one read does, unless a separator
+    (found as zero bytes are, all fields at once) or an end of what is compared is among them.
+    """
+    meta = shelf.meta
+    bits = meta[TOKEN_BITS]
+    start = position - compared - per_key
+    if start >= 0 and compared + per_key <= meta[DEPTH]:
+        ones, highs, separators = fields
+        raw = read_bits(shelf.words, meta[TOKEN_WORD], start * bits, per_key * bits)
+        apart = raw ^ separators
+        if (apart - ones) & ~apart & highs == 0:
+            return raw + ones
+    return _key_by_token(shelf, position, compared, per_key)
+
+
+@lean_kernel
+def _key_by_token(shelf: Shelf, position: Index, compared: Index, per_key: Index) -> Any:
+    bits = np.uint64(shelf.meta[TOKEN_BITS])
     key = np.uint64(0)
     ended: Any = False
     for back in range(compared + 1, compared + per_key + 1):
@@ -82,7 +114,7 @@ def _key(shelf: Shelf, position: Index, compared: Index, per_key: Index, bits: I
         if not ended and back <= shelf.meta[DEPTH]:
             token = token_of(shelf, position - back)
         ended = token < 0
-        key = (key << np.uint64(bits)) | np.uint64(token + 1)
+        key = (key << bits) | np.uint64(token + 1)
     return key
 
 
@@ -102,22 +134,25 @@ def _merge(work: Sorting, start: Index, end: Index) -> None:
     """Stable merge sort of a run by its keys."""
     for low in range(start, end, SMALL):
         _insert(work.keys, work.positions, low, min(low + SMALL, end))
-    width = SMALL
+    keys, positions = work.keys, work.positions
+    other_keys, other_positions = work.other_keys, work.other_positions
+    width, away = SMALL, False
     while width < end - start:
         for low in range(start, end, 2 * width):
             middle, high = min(low + width, end), min(low + 2 * width, end)
             left, right = low, middle
             for k in range(low, high):
-                if left < middle and (right >= high or work.keys[left] <= work.keys[right]):
-                    source = left
+                if left < middle and (right >= high or keys[left] <= keys[right]):
+                    other_keys[k], other_positions[k] = keys[left], positions[left]
                     left += 1
                 else:
-                    source = right
+                    other_keys[k], other_positions[k] = keys[right], positions[right]
                     right += 1
-                work.other_keys[k] = work.keys[source]
-                work.other_positions[k] = work.positions[source]
+        keys, other_keys = other_keys, keys
+        positions, other_positions = other_positions, positions
+        width, away = 2 * width, not away
+    if away:
         _copy_back(work, start, end)
-        width *= 2
 
 
 @lean_kernel
@@ -128,75 +163,125 @@ def _copy_back(work: Sorting, start: Index, end: Index) -> None:
 
 
 @lean_kernel
-def _radix(work: Sorting, start: Index, end: Index) -> None:
-    """Stable sort of a run by digits of its keys, lowest first; digits in which no two keys differ are skipped."""
-    differing = np.uint64(0)
-    for i in range(start, end):
-        differing |= work.keys[i] ^ work.keys[start]
+def _radix(work: Sorting, start: Index, end: Index, differing: Any) -> None:
+    """Stable sort of a run by digits of its keys, lowest first; those without a bit in ``differing`` are skipped."""
     mask = np.uint64((1 << _DIGIT) - 1)
+    keys, positions = work.keys, work.positions
+    other_keys, other_positions = work.other_keys, work.other_positions
+    away = False
     for shift in range(0, 64, _DIGIT):
         if (differing >> np.uint64(shift)) & mask == 0:
             continue
         work.counts[:] = 0
         for i in range(start, end):
-            work.counts[np.int64((work.keys[i] >> np.uint64(shift)) & mask)] += 1
+            work.counts[np.int64((keys[i] >> np.uint64(shift)) & mask)] += 1
         place: Any = start
         for value in range(1 << _DIGIT):
             count = work.counts[value]
             work.counts[value] = place
             place += count
         for i in range(start, end):
-            digit: Any = np.int64((work.keys[i] >> np.uint64(shift)) & mask)
+            digit: Any = np.int64((keys[i] >> np.uint64(shift)) & mask)
             place = work.counts[digit]
             work.counts[digit] = place + 1
-            work.other_keys[place] = work.keys[i]
-            work.other_positions[place] = work.positions[i]
+            other_keys[place] = keys[i]
+            other_positions[place] = positions[i]
+        keys, other_keys = other_keys, keys
+        positions, other_positions = other_positions, positions
+        away = not away
+    if away:
         _copy_back(work, start, end)
 
 
 @lean_kernel
 def sort_entries(shelf: Shelf, work: Sorting) -> None:
-    """Sort ``work.positions``, which is sorted by last token and position already.
+    """Sort ``work.positions``, which is sorted by last token and position already, by ``DEPTH`` tokens of context.
 
-    ``work.same[i]`` says whether entry ``i`` has the last token of the one before it; it is left in an undefined state.
+    ``work.same[i]`` says whether entry ``i`` has the last token of the one before it; afterwards, whether it has all
+    tokens of the one before and more of them are to be compared.
     """
     bits = shelf.meta[TOKEN_BITS]
-    per_key = 64 // bits
+    depth = shelf.meta[DEPTH]
+    per_key = min(64 // bits, depth - 1)
+    fields = _fields(shelf.meta, per_key)
+    field = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     compared, unsorted = 1, True
-    while unsorted and compared < shelf.meta[DEPTH]:
+    while unsorted and compared < depth:
         unsorted = False
+        # A key whose last token is a beginning holds all that there is.
+        last = field << np.uint64(bits * max(0, compared + per_key - depth))
         start = 0
-        size = work.positions.shape[0]
-        while start < size:
-            end = start + 1
-            while end < size and work.same[end] != 0:
-                end += 1
+        while start < work.positions.shape[0]:
+            end = _run_end(work, start)
             if end - start > 1:
                 for i in range(start, end):
-                    work.keys[i] = _key(shelf, work.positions[i], compared, per_key, bits)
-                _sort(work, start, end)
-                unsorted |= _mark(work, start, end, bits)
+                    work.keys[i] = _key(shelf, work.positions[i], compared, per_key, fields)
+                unsorted |= _split(work, start, end, last)
             start = end
         compared += per_key
 
 
 @lean_kernel
-def _sort(work: Sorting, start: Index, end: Index) -> None:
-    if end - start <= SMALL:
-        _insert(work.keys, work.positions, start, end)
-    elif end - start < LARGE:
-        _merge(work, start, end)
-    else:
-        _radix(work, start, end)
+def rank_entries(work: Sorting, first: Index, ranks: IntArray) -> None:
+    """Number the runs: ``ranks`` of each position is ``first`` plus the place of its run in ``work``, from 1 on."""
+    rank = first
+    for i in range(work.positions.shape[0]):
+        if work.same[i] == 0:
+            rank = first + i + 1
+        ranks[work.positions[i]] = rank
 
 
 @lean_kernel
-def _mark(work: Sorting, start: Index, end: Index, bits: Index) -> bool:
-    """Mark what still agrees in a run; returns whether anything does that has more tokens to compare."""
-    last = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+def refine_entries(work: Sorting, ranks: IntArray, back: Index) -> bool:
+    """Sort every run by the runs of the positions ``back`` tokens before, so that twice as many tokens are compared.
+
+    Args:
+        ranks: int32 ``[tokens]``, see :func:`rank_entries`; 0 where a document begins.
+        back: tokens by which ``work`` is sorted so far.
+
+    Returns:
+        Whether anything is left that agrees and has more tokens to compare. See Manber and Myers 1993.
+    """
+    unsorted = False
+    start = 0
+    while start < work.positions.shape[0]:
+        end = _run_end(work, start)
+        if end - start > 1:
+            for i in range(start, end):
+                work.keys[i] = np.uint64(ranks[work.positions[i] - back])
+            unsorted |= _split(work, start, end, ~np.uint64(0))
+        start = end
+    return unsorted
+
+
+@lean_kernel
+def _run_end(work: Sorting, start: Index) -> Any:
+    end = start + 1
+    while end < work.positions.shape[0] and work.same[end] != 0:
+        end += 1
+    return end
+
+
+@lean_kernel
+def _split(work: Sorting, start: Index, end: Index, last: Any) -> bool:
+    """Sort a run by its keys and mark what still agrees; returns whether anything does that has more to compare.
+
+    A key without any bit of ``last`` holds all that there is.
+    """
+    differing = np.uint64(0)
+    for i in range(start + 1, end):
+        differing |= work.keys[i] ^ work.keys[start]
+    if differing != 0:
+        if end - start <= SMALL:
+            _insert(work.keys, work.positions, start, end)
+        elif end - start < LARGE:
+            _merge(work, start, end)
+        else:
+            _radix(work, start, end, differing)
+    elif work.keys[start] & last != 0:
+        return True  # as before: one run
     found = False
     for i in range(start + 1, end):
-        # A key whose last token is a beginning holds all that there is.
         again = work.keys[i] == work.keys[i - 1] and work.keys[i] & last != 0
         work.same[i] = 1 if again else 0
         found |= again

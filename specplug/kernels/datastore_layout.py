@@ -5,7 +5,8 @@ their own width, ``bits`` each, lowest bits first: number ``i`` of a section tak
 
 * *tokens*: the documents one after the other, a separator (the id ``vocab_size``) behind each;
 * *entries*: every position that has a token before it and a token at it, sorted by the tokens before it, last first;
-* *buckets*: for every token ``t``, how many entries have a last token smaller than ``t``.
+* *buckets*: for every token ``t``, how many entries have a last token smaller than ``t``; in small stores only for
+  those that are a last token (``BUCKET_LISTED`` of them, ascending, ``t`` itself in the upper bits), and the separator.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ TOKENS, ENTRIES, VOCAB, DEPTH = 0, 1, 2, 3
 TOKEN_BITS, TOKEN_WORD = 4, 5
 ENTRY_BITS, ENTRY_WORD = 6, 7
 BUCKET_BITS, BUCKET_WORD = 8, 9
-META_FIELDS = 10
+#: Last tokens that the buckets list; 0: there is a number for every token.
+BUCKET_LISTED = 10
+META_FIELDS = 11
 
 #: Tokens of context by which entries are sorted, at most; longer matches are not told apart.
 MAX_DEPTH = 32

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from specplug.kernels._jit import lean_kernel
 from specplug.kernels.contexts import token_of
 from specplug.kernels.datastore_layout import (
     BUCKET_BITS,
+    BUCKET_LISTED,
     BUCKET_WORD,
     DEPTH,
     ENTRIES,
@@ -19,6 +22,7 @@ from specplug.kernels.datastore_layout import (
     ENTRY_WORD,
     LENGTH,
     POSITION,
+    TOKEN_BITS,
     TOKENS,
     VOCAB,
     Index,
@@ -40,9 +44,26 @@ def entry_of(shelf: Shelf, index: Index) -> Any:
 
 @lean_kernel
 def bucket_start(shelf: Shelf, token: Index) -> Any:
-    """First entry whose last token is at least ``token`` (0..VOCAB); never beyond the last, even if damaged."""
+    """First entry whose last token is at least ``token`` (0..VOCAB); never beyond the last, even if damaged. O(1), or
+    O(log(BUCKET_LISTED)) in small stores."""
     meta = shelf.meta
-    return min(read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], token), meta[ENTRIES])
+    index, mask = token, np.int64(-1)
+    if meta[BUCKET_LISTED]:
+        bits = meta[BUCKET_BITS] - meta[TOKEN_BITS]
+        mask = (np.int64(1) << bits) - np.int64(1)
+        low, high = np.int64(0), meta[BUCKET_LISTED]
+        while low < high:
+            middle = (low + high) >> 1
+            if (
+                read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], middle) >> bits
+                < token
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        index = low
+    start = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], index) & mask
+    return min(start, meta[ENTRIES])
 
 
 @lean_kernel

@@ -23,6 +23,17 @@ def read_packed(words: WordArray, first: Index, bits: Index, index: Index) -> An
 
 
 @lean_kernel
+def read_bits(words: WordArray, first: Index, start: Index, bits: Index) -> Any:
+    """The ``bits`` (1..64) bits from bit ``start`` of the section that begins at word ``first`` on. O(1)."""
+    word = first + (start >> 6)
+    shift = start & 63
+    value = words[word] >> np.uint64(shift)
+    if shift + bits > 64:
+        value |= words[word + 1] << np.uint64(64 - shift)
+    return value & (~np.uint64(0) >> np.uint64(64 - bits))
+
+
+@lean_kernel
 def unpack(words: WordArray, first: Index, bits: Index, start: Index, out: LongArray) -> None:
     """Numbers ``start .. start + len(out) - 1`` of a section into ``out``."""
     for i in range(out.shape[0]):
@@ -32,11 +43,18 @@ def unpack(words: WordArray, first: Index, bits: Index, start: Index, out: LongA
 @lean_kernel
 def pack(values: LongArray, bits: Index, offset: Index, words: WordArray) -> None:
     """Write ``values`` from bit ``offset`` of ``words`` on, which must be zero there; each fits in ``bits`` (1..63)."""
+    word = offset >> 6
+    shift = offset & 63
+    current = words[word] if values.shape[0] else np.uint64(0)
     for i in range(values.shape[0]):
-        start = offset + i * bits
-        word = start >> 6
-        shift = start & 63
         value = np.uint64(values[i])
-        words[word] |= value << np.uint64(shift)
-        if shift + bits > 64:
-            words[word + 1] |= value >> np.uint64(64 - shift)
+        current |= value << np.uint64(shift)
+        shift += bits
+        if shift >= 64:
+            words[word] = current
+            word += 1
+            shift -= 64
+            # A shift by 64 is not zero on every processor; nothing is left of ``value`` then.
+            current = value >> np.uint64(bits - shift) if shift else np.uint64(0)
+    if shift and values.shape[0]:
+        words[word] = current

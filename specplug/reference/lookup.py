@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specplug.reference.corpus import DEPTH, TOKENS, VOCAB, context_of, token_at
+from specplug.reference.corpus import DEPTH, TOKEN_BITS, TOKENS, VOCAB, context_of, token_at
 from specplug.reference.packed import read_packed
 
 #: Places in ``meta``, see specplug.kernels.datastore_layout.
-ENTRIES, ENTRY_BITS, ENTRY_WORD, BUCKET_BITS, BUCKET_WORD = 1, 6, 7, 8, 9
+ENTRIES, ENTRY_BITS, ENTRY_WORD, BUCKET_BITS, BUCKET_WORD, BUCKET_LISTED = 1, 6, 7, 8, 9, 10
 
 
 def entry_of(shelf: Any, index: int) -> int:
@@ -21,7 +21,13 @@ def entry_of(shelf: Any, index: int) -> int:
 def bucket_start(shelf: Any, token: int) -> int:
     """First entry whose last token is at least ``token``."""
     words, meta = shelf
-    start = read_packed(words, int(meta[BUCKET_WORD]), int(meta[BUCKET_BITS]), token)
+    listed, width = int(meta[BUCKET_LISTED]), int(meta[BUCKET_BITS])
+    if not listed:
+        start = read_packed(words, int(meta[BUCKET_WORD]), width, token)
+        return min(start, int(meta[ENTRIES]))
+    bits = width - int(meta[TOKEN_BITS])
+    records = [read_packed(words, int(meta[BUCKET_WORD]), width, i) for i in range(listed + 1)]
+    start = next(r & ((1 << bits) - 1) for r in records if r >> bits >= token)
     return min(start, int(meta[ENTRIES]))
 
 

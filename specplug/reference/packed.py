@@ -14,6 +14,11 @@ def read_packed(words: Any, first: int, bits: int, index: int) -> int:
     return (_number(words) >> (64 * first + index * bits)) & ((1 << bits) - 1)
 
 
+def read_bits(words: Any, first: int, start: int, bits: int) -> int:
+    """The ``bits`` bits from bit ``start`` of the section that begins at word ``first`` on."""
+    return (_number(words) >> (64 * first + start)) & ((1 << bits) - 1)
+
+
 def unpack(words: Any, first: int, bits: int, start: int, out: Any) -> None:
     """Numbers ``start .. start + len(out) - 1`` of a section into ``out``."""
     for i in range(len(out)):

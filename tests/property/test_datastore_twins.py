@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specplug.datastore.writer import ranges, sorted_range
+from specplug.datastore.sorting import _collected, sorted_entries
 from specplug.index.contest import new_contest
+from specplug.index.datastore_format import bits_for
 from specplug.index.datastore_format import layout as plan
 from specplug.index.rest import new_model, new_readers, new_scratch
 from specplug.kernels import contest as contest_kernels
@@ -36,22 +37,26 @@ CORPORA = st.lists(st.lists(st.integers(0, VOCAB - 1), max_size=40), min_size=1,
 )
 
 
-def build(corpus: list[list[int]], memory: int = 1 << 20) -> layout.Shelf:
-    """A datastore in memory."""
+def build(corpus: list[list[int]], memory: int = 1 << 20, sparse: bool = False) -> layout.Shelf:
+    """A datastore in memory; ``sparse``: only tokens that are a last token have a bucket."""
     tokens = np.array([t for document in corpus for t in [*document, VOCAB]], np.int64)
     counts = np.zeros(VOCAB, np.int64)
     blank = plan(VOCAB, len(tokens), 0)
     shelf = place(blank, len(tokens), 0, [tokens, tokens[:0], counts])
     context_kernels.count_entries(shelf, counts)
-    entries = np.concatenate(
-        [sorted_range(shelf, counts, low, high) for low, high in ranges(counts, memory)]
-    )
+    entries = np.concatenate(list(sorted_entries(shelf, counts, memory)))
     starts = np.concatenate([[0], np.cumsum(counts)])
-    sections = plan(VOCAB, len(tokens), len(entries))
-    return place(sections, len(tokens), len(entries), [tokens, entries, starts])
+    listed = int(np.count_nonzero(counts)) if sparse else 0
+    if sparse:
+        present = np.append(np.flatnonzero(counts), VOCAB)
+        starts = present << bits_for(len(entries)) | starts[present]
+    sections = plan(VOCAB, len(tokens), len(entries), listed=listed)
+    return place(sections, len(tokens), len(entries), [tokens, entries, starts], listed)
 
 
-def place(sections: Any, tokens: int, entries: int, values: list[Any]) -> layout.Shelf:
+def place(
+    sections: Any, tokens: int, entries: int, values: list[Any], listed: int = 0
+) -> layout.Shelf:
     """The sections, packed one after the other."""
     meta = [tokens, entries, VOCAB, layout.MAX_DEPTH]
     words = []
@@ -59,6 +64,7 @@ def place(sections: Any, tokens: int, entries: int, values: list[Any]) -> layout
         meta += [section.bits, sum(map(len, words))]
         words.append(np.zeros(section.size // 8 + 8, np.uint64))
         packed_kernels.pack(np.asarray(numbers, np.int64), section.bits, 0, words[-1])
+    meta.append(listed)
     everything = np.concatenate(words)
     everything.flags.writeable = False
     return layout.Shelf(everything, np.array(meta, np.int64))
@@ -72,6 +78,9 @@ def test_packing(bits: int, data: st.DataObject) -> None:
     packed_kernels.pack(values, bits, offset, words[0])
     packed_reference.pack(values, bits, offset, words[1])
     assert words[0].tolist() == words[1].tolist()
+    for module in (packed_kernels, packed_reference):
+        got = int(module.read_bits(words[0], 0, offset, bits))
+        assert got == (values[0] if len(values) else 0)
     start = -(-offset // bits)
     out = [np.zeros(max(0, len(values) - 1), np.int64) for _ in range(2)]
     packed = words[0].copy()
@@ -83,10 +92,11 @@ def test_packing(bits: int, data: st.DataObject) -> None:
         assert out[0].tolist() == values[:-1].tolist()
 
 
-@given(corpus=CORPORA, memory=st.sampled_from([1, 5, 1 << 20]))
-@example(corpus=[[0] * 40, [0] * 40, [0] * 39], memory=1)
-def test_sorting(corpus: list[list[int]], memory: int) -> None:
-    shelf = build(corpus, memory)
+@given(corpus=CORPORA, memory=st.sampled_from([1, 500, 1 << 20]), sparse=st.booleans())
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39], memory=1, sparse=False)
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39], memory=1 << 20, sparse=True)
+def test_sorting(corpus: list[list[int]], memory: int, sparse: bool) -> None:
+    shelf = build(corpus, memory, sparse)
     count = int(shelf.meta[layout.ENTRIES])
     ref = lists.entries(shelf)
     ref.sort(key=lambda p: (lists.context_of(shelf, p), p))
@@ -95,16 +105,52 @@ def test_sorting(corpus: list[list[int]], memory: int) -> None:
     starts = [lookup_kernels.bucket_start(shelf, t) for t in range(VOCAB + 1)]
     lasts = [context_kernels.token_of(shelf, p - 1) for p in ref]
     assert starts == [sum(last < t for last in lasts) for t in range(VOCAB + 1)]
+    assert starts == [lookup_reference.bucket_start(shelf, t) for t in range(VOCAB + 1)]
     counts = [np.zeros(VOCAB, np.int64) for _ in range(2)]
     context_kernels.count_entries(shelf, counts[0])
     context_reference.count_entries(shelf, counts[1])
     assert counts[0].tolist() == counts[1].tolist()
 
 
-@given(corpus=CORPORA, size=st.integers(0, 40), most=st.integers(1, 12), data=st.data())
-@example(corpus=[[0] * 40], size=40, most=3, data=None)
-def test_look_up(corpus: list[list[int]], size: int, most: int, data: st.DataObject | None) -> None:
+@given(corpus=CORPORA)
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39, [1, 0, 0, 0, 0, 0]])
+def test_rounds_of_sorting(corpus: list[list[int]]) -> None:
+    """Each round of the kernels leaves the order and the marks of the reference."""
     shelf = build(corpus)
+    meta = shelf.meta.copy()
+    meta[layout.DEPTH] = 4
+    shallow = layout.Shelf(shelf.words, meta)
+    counts = np.zeros(VOCAB, np.int64)
+    context_kernels.count_entries(shelf, counts)
+    works = [_collected(shelf, counts, 0, VOCAB) for _ in range(2)]
+    ranks = [np.zeros(int(shelf.meta[layout.TOKENS]), np.int32) for _ in range(2)]
+    for module, work in zip((context_kernels, context_reference), works, strict=True):
+        module.sort_entries(shallow, work)
+    for back in (4, 8, 16):
+        assert works[0].positions.tolist() == works[1].positions.tolist(), back
+        assert works[0].same.tolist() == works[1].same.tolist(), back
+        left = []
+        for module, work, rank in zip(
+            (context_kernels, context_reference), works, ranks, strict=True
+        ):
+            module.rank_entries(work, 0, rank)
+            left.append(module.refine_entries(work, rank, back))
+        assert ranks[0].tolist() == ranks[1].tolist(), back
+        assert left[0] == left[1], back
+
+
+@given(
+    corpus=CORPORA,
+    size=st.integers(0, 40),
+    most=st.integers(1, 12),
+    sparse=st.booleans(),
+    data=st.data(),
+)
+@example(corpus=[[0] * 40], size=40, most=3, sparse=True, data=None)
+def test_look_up(
+    corpus: list[list[int]], size: int, most: int, sparse: bool, data: st.DataObject | None
+) -> None:
+    shelf = build(corpus, sparse=sparse)
     tokens = [0] * 40
     if data is not None:
         # Mostly text of the corpus, so that matches are long; sometimes a separator or a foreign id.

@@ -15,10 +15,14 @@ Publish = Callable[..., Datastore]
 
 
 def publish(
-    folder: Path, documents: Sequence[Sequence[int]], vocab_size: int = 1000, memory: int = 1 << 20
+    folder: Path,
+    documents: Sequence[Sequence[int]],
+    vocab_size: int = 1000,
+    memory: int = 1 << 20,
+    threads: int | None = None,
 ) -> Datastore:
     """Write a datastore and open it."""
-    with Writer(folder, vocab_size, memory=memory) as writer:
+    with Writer(folder, vocab_size, memory=memory, threads=threads) as writer:
         for document in documents:
             writer.add(np.array(document, np.int32))
         writer.publish({"made": "by a test"})

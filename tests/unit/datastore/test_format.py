@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import struct
@@ -37,11 +38,11 @@ def change(file: Path, offset: int, content: bytes, reseal: bool = False) -> Non
 def test_the_header_lies_where_the_document_says(file: Path) -> None:
     page = file.read_bytes()[:HEADER_BYTES]
     assert page[:8] == MAGIC
-    assert struct.unpack_from("<II", page, 8) == (1, 0)
+    assert struct.unpack_from("<II", page, 8) == (2, 40)
     vocab, tokens, entries, documents, depth = struct.unpack_from("<5Q", page, 16)
     assert (vocab, tokens, entries, documents, depth) == (1000, 121, 119, 1, 32)
     sections = [struct.unpack_from("<4Q", page, 56 + 32 * i) for i in range(3)]
-    assert [section[:2] for section in sections] == [(10, 4096), (7, 8192), (7, 12288)]
+    assert [section[:2] for section in sections] == [(10, 4096), (7, 4288), (17, 4416)]
     data = file.read_bytes()
     for i, (_, offset, size, _) in enumerate(sections):
         digest = hashlib.sha256(data[offset : offset + size]).digest()
@@ -51,15 +52,49 @@ def test_the_header_lies_where_the_document_says(file: Path) -> None:
 
 
 def test_tokens_can_be_read_by_the_document_alone(file: Path) -> None:
-    number = int.from_bytes(file.read_bytes()[4096:8192], "little")
+    number = int.from_bytes(file.read_bytes()[4096:4288], "little")
     assert [number >> (10 * i) & 1023 for i in range(121)] == [*WORDS * 3, 1000]
+
+
+def test_buckets_can_be_read_by_the_document_alone(file: Path) -> None:
+    number = int.from_bytes(file.read_bytes()[4416:], "little")
+    records = [number >> (17 * i) & (2**17 - 1) for i in range(41)]
+    assert [record >> 7 for record in records] == [*WORDS, 1000]
+    # Each of the 40 stands before three positions, the last one before two.
+    assert [record & 127 for record in records] == [*range(0, 120, 3), 119]
+
+
+@pytest.mark.parametrize(("vocab_size", "listed"), [(1000, True), (150, False)])
+def test_few_last_tokens_are_listed_many_are_not(
+    tmp_path: Path, published: Publish, vocab_size: int, listed: bool
+) -> None:
+    store = published(tmp_path, [WORDS * 10], vocab_size)
+    assert store.header.listed == (40 if listed else 0)
+    for start in range(35):
+        found = store.search(np.array(WORDS[start : start + 3], np.int32))
+        assert found.lengths[0] == 3
+        assert int(store.tokens(found.positions[0], found.positions[0] + 1)[0]) == WORDS[start + 3]
+    for absent in (0, 99, 140, vocab_size - 1):
+        assert len(store.search(np.array([absent], np.int32)).lengths) == 0
+
+
+def test_a_file_of_version_1_is_still_read(tmp_path: Path) -> None:
+    packed = Path(__file__).parents[2] / "golden" / "datastore_version_1.bin.gz"
+    (tmp_path / FILE).write_bytes(gzip.decompress(packed.read_bytes()))
+    store = Datastore(tmp_path)
+    store.verify()
+    assert (store.header.version, store.header.documents) == (1, 3)
+    assert store.header.vocabulary == "0123456789abcdef"
+    assert store.tokens().tolist() == [1, 2, 3, 4, -1, 9, 2, 3, 5, -1, 7, -1]
+    found = store.search(np.array([1, 2, 3], np.int32))
+    assert (found.positions.tolist(), found.lengths.tolist()) == ([3, 8], [3, 2])
 
 
 @pytest.mark.parametrize(
     ("offset", "content", "message"),
     [
         (0, b"PK\x03\x04zip!", r"is no datastore: it begins with b'PK.*specplug datastore build"),
-        (8, b"\x02", "format version 2, this specplug reads version 1; upgrade specplug"),
+        (8, b"\x03", "format version 3, this specplug reads versions up to 2; upgrade specplug"),
         (24, b"\xff", r"the header is damaged \(checksum\)"),
         (600, b"\xff", r"the header is damaged \(checksum\)"),
     ],
@@ -72,7 +107,9 @@ def test_a_bad_header_is_refused(file: Path, offset: int, content: bytes, messag
 
 def test_sections_that_contradict_the_counts_are_refused(file: Path) -> None:
     change(file, 24, struct.pack("<Q", 10**6), reseal=True)
-    with pytest.raises(DatastoreError, match="are not those of format version 1"):
+    with pytest.raises(
+        DatastoreError, match="are not those of format version 2; copy or build it again"
+    ):
         Datastore(file)
 
 
@@ -124,7 +161,7 @@ def test_no_datastore_at_all(tmp_path: Path) -> None:
 
 def test_opening_does_not_read_the_sections(file: Path) -> None:
     """A sparse file of 40 GB opens at once."""
-    sections = layout(1000, 1 << 34, 1 << 33)
+    sections = layout(1000, 1 << 34, 1 << 33, listed=40)
     data = bytearray(file.read_bytes()[:HEADER_BYTES])
     struct.pack_into("<2Q", data, 24, 1 << 34, 1 << 33)
     for i, name in enumerate(SECTIONS):

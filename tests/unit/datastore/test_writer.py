@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specplug.datastore import spool, writer
+from specplug.datastore import sorting, spool, writer
 from specplug.datastore.writer import WORKSHOP, Writer
 from specplug.errors import DatastoreError
 from specplug.index.datastore import FILE, Datastore
@@ -64,11 +64,41 @@ def test_it_takes_less_than_six_bytes_per_token_at_16_bits(
     assert store.path.stat().st_size / store.header.tokens < 6
 
 
-def test_the_same_corpus_gives_the_same_bytes(tmp_path: Path, published: Publish) -> None:
-    documents = [text(seed, 500, 20) for seed in range(20)]
-    one = published(tmp_path / "one", documents, 20, memory=1 << 30)
-    two = published(tmp_path / "two", documents, 20, memory=1)
-    assert one.path.read_bytes() == two.path.read_bytes()
+def test_the_same_corpus_gives_the_same_bytes(
+    tmp_path: Path, published: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [text(seed, 500, 20) for seed in range(20)] * 2
+    one = published(tmp_path / "one", documents, 20, memory=1 << 30).path.read_bytes()
+    monkeypatch.setattr(sorting, "WORTH", 100)
+    for threads in (1, 3):
+        for memory in (1, 100_000, 1 << 30):
+            other = published(tmp_path / "other", documents, 20, memory, threads)
+            assert one == other.path.read_bytes(), (threads, memory)
+
+
+@pytest.mark.parametrize("vocab_size", [2, 49_152, 151_936, 1 << 22])
+def test_any_width_of_tokens_is_sorted_alike_in_any_memory(
+    tmp_path: Path, published: Publish, vocab_size: int
+) -> None:
+    """Keys hold 31 tokens of one bit, two of 23."""
+    words = text(0, 40, vocab_size)
+    documents = [words * 3, text(1, 500, vocab_size) * 2, [vocab_size - 1] * 50]
+    one = published(tmp_path / "one", documents, vocab_size, 1 << 30).path.read_bytes()
+    two = published(tmp_path / "two", documents, vocab_size, 1).path.read_bytes()
+    assert one == two
+    store = Datastore(tmp_path / "one")
+    assert store.search(np.array(words * 2, np.int32)).lengths[0] == 32
+
+
+@pytest.mark.parametrize(("vocab_size", "bytes_per_token"), [(49_152, 6), (151_936, 8)])
+def test_small_corpora_take_no_room_for_tokens_that_do_not_occur(
+    tmp_path: Path, published: Publish, vocab_size: int, bytes_per_token: float
+) -> None:
+    """The table of buckets had a number for each token of the vocabulary."""
+    rng = np.random.default_rng(0)
+    documents = [(rng.zipf(1.3, 500) % vocab_size).tolist() for _ in range(12)]
+    store = published(tmp_path, documents, vocab_size)
+    assert store.path.stat().st_size / store.header.tokens < bytes_per_token
 
 
 def test_nothing_is_left_beside_the_published_file(tmp_path: Path, published: Publish) -> None:
@@ -159,7 +189,7 @@ def test_a_full_disk_publishes_nothing(
             with pytest.raises(DatastoreError, match=r"no space left for .*nothing was published"):
                 unlucky.add(np.zeros(spool.BLOCK, np.int32))
         else:
-            name = "sorted_range" if when == "while sorting" else "encode"
+            name = "sorted_entries" if when == "while sorting" else "encode"
             monkeypatch.setattr(writer, name, full)
             with pytest.raises(DatastoreError, match="run the same command again"):
                 unlucky.publish({})
