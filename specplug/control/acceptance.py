@@ -106,9 +106,12 @@ class AcceptanceModel:
     def corrected(self, slots: IntArray, chances: FloatArray) -> FloatArray:
         """The chances after correction, float64 ``[B, K]``."""
         width = chances.shape[1]
-        factor = np.exp(self.depth_bias)[self._buckets[:width]][None, :] * self._row_factor(slots)
-        scaled = factor * chances
-        return np.asarray(scaled / (1.0 - chances + scaled))
+        odds = np.exp(self.depth_bias)[self._buckets[:width]][None, :] * self._row_factor(slots)
+        odds *= chances
+        rest = 1.0 - chances
+        rest += odds
+        odds /= rest
+        return odds
 
     def learn(
         self, slots: IntArray, chances: FloatArray, tested: IntArray, agreed: IntArray

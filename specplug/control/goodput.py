@@ -84,6 +84,7 @@ class GoodputController:
         slots, width = context.max_requests, context.max_draft
         self.acceptance = AcceptanceModel(slots, width, informed=trims and informed)
         self._width = width
+        self._depths = np.arange(width, dtype=np.int32)
         self._chances = np.full((slots, width), 0.5)
         self._offered = np.zeros(slots, np.int64)
         self._context = 0  # tokens in the cache, from the last timed step
@@ -222,9 +223,9 @@ class GoodputController:
     # How it decides.
 
     def _decide(self, slots: IntArray, chances: FloatArray, limits: IntArray) -> Plan:
-        width = chances.shape[1]
-        inside = np.arange(width) < limits[:, None]
-        survival = np.where(inside, np.cumprod(chances, axis=1), 0.0)
+        survival = np.cumprod(chances, axis=1)
+        if int(limits.min()) < survival.shape[1]:
+            survival *= self._depths[: survival.shape[1]] < limits[:, None]
         rows = len(slots)
         most = min(int(limits.sum()), self.settings.max_draft_tokens, self._allowed(rows))
         costs = self.cost.table(rows + self._others, max(0, most), rows, self._context)

@@ -21,6 +21,9 @@ from specplug.types import IntArray
 
 FloatArray = NDArray[np.float64]
 
+#: One gain in so many is sampled; no power of two, lest all of one depth be.
+_SAMPLE = 7
+
 
 class Plan(NamedTuple):
     """What was decided for one step.
@@ -49,7 +52,8 @@ def gains_for_latency(survival: FloatArray) -> FloatArray:
     before = np.empty_like(tokens)
     before[:, 0] = 1.0
     before[:, 1:] = tokens[:, :-1]
-    return np.asarray(1.0 / before - 1.0 / tokens)
+    # They fall by themselves, except for the rounding of tiny ones.
+    return np.minimum.accumulate(1.0 / before - 1.0 / tokens, axis=1)
 
 
 def spend(
@@ -69,16 +73,15 @@ def spend(
         latency: minimise the mean time per output token instead of maximising tokens per time.
         most_cost: steps that cost more are not considered, except without drafts.
 
-    Complexity: O(M log M) for M positions with a gain.
+    Complexity: O(M + N log N) for M positions and at most N draft tokens.
     """
     rows = len(survival)
     gains = gains_for_latency(survival) if latency else survival
-    flat = gains.ravel()
-    order = np.sort(flat[flat > 0.0])[::-1]
-    count = min(len(order), len(costs) - 1)
+    order = _greatest(gains, len(costs) - 1)
+    count = len(order)
     if count == 0 or rows == 0:
         return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
-    value = np.cumsum(order[:count])
+    value = np.cumsum(order)
     spent = costs[1 : count + 1]
     if latency:
         ratio = (rows * costs[0]) / (spent * np.maximum(rows - value, 1e-12))
@@ -90,8 +93,10 @@ def spend(
     if ratio[best] < 1.0 + margin:
         return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
     lengths = _first(gains, order[best], best + 1)
-    inside = np.arange(survival.shape[1]) < lengths[:, None]
-    return Plan(lengths, best + 1, float(survival[inside].sum()), float(ratio[best]))
+    expected = value[best]
+    if latency:
+        expected = survival[np.arange(survival.shape[1]) < lengths[:, None]].sum()
+    return Plan(lengths, best + 1, float(expected), float(ratio[best]))
 
 
 def spend_at_rate(survival: FloatArray, costs: FloatArray, rate: float) -> Plan:
@@ -107,12 +112,11 @@ def spend_at_rate(survival: FloatArray, costs: FloatArray, rate: float) -> Plan:
         rate: tokens per unit of cost of a step without the other work.
     """
     rows = len(survival)
-    flat = survival.ravel()
-    order = np.sort(flat[flat > 0.0])[::-1]
-    count = min(len(order), len(costs) - 1)
+    order = _greatest(survival, len(costs) - 1)
+    count = len(order)
     if count == 0 or rows == 0:
         return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
-    value = np.cumsum(order[:count])
+    value = np.cumsum(order)
     worth = value - rate * (costs[1 : count + 1] - costs[0])
     best = int(np.argmax(worth))
     if worth[best] <= 0.0:
@@ -145,13 +149,33 @@ def spend_uniform(
     return best
 
 
+def _greatest(gains: FloatArray, most: int) -> FloatArray:
+    """The ``most`` greatest gains above 0, falling: float64 ``[N]``.
+
+    Where few of many are wanted, a sorted sample says how great they are at least, and the others need not be sorted.
+    """
+    flat = gains.ravel()
+    if flat.size > 4 * most + 256:
+        sample = np.sort(flat[::_SAMPLE])
+        # Twice as many as are wanted, by the sample; should these be too few, all are sorted.
+        kept = flat[flat >= sample[-2 * most // _SAMPLE - 2]]
+        if len(kept) >= most:
+            flat = kept
+    return np.sort(flat[flat > 0.0])[::-1][:most]
+
+
 def _first(gains: FloatArray, least: float, total: int) -> IntArray:
     """Per row how many of the ``total`` greatest gains it holds; ties go to earlier rows."""
-    above = (gains > least).sum(axis=1)
-    missing = total - int(above.sum())
-    lengths: IntArray = above.astype(np.int32)
+    lengths = _leading(gains > least)
+    missing = total - int(lengths.sum())
     if missing:
-        equal = (gains == least).sum(axis=1)
-        room = np.minimum(equal, np.maximum(0, missing - (np.cumsum(equal) - equal)))
-        lengths += room.astype(np.int32)
-    return lengths
+        equal = _leading(gains >= least) - lengths
+        lengths += np.minimum(equal, np.maximum(0, missing - (np.cumsum(equal) - equal)))
+    return lengths.astype(np.int32)
+
+
+def _leading(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Per row the number of true values before the first false one, of which all true values are."""
+    found = mask.argmin(axis=1)
+    found[mask[:, -1]] = mask.shape[1]
+    return found

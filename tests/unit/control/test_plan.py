@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specplug.control.plan import spend, spend_uniform
+from specplug.control.plan import gains_for_latency, spend, spend_uniform
 
 Floats = NDArray[np.float64]
 
@@ -121,3 +121,19 @@ def test_nothing_comes_of_nothing() -> None:
     assert spend(np.zeros((0, 4)), np.ones(9)).total == 0
     assert spend(np.zeros((2, 4)), np.ones(9)).total == 0
     assert spend(np.ones((2, 4)), np.ones(1)).total == 0
+
+
+@pytest.mark.parametrize("most", [0, 1, 40, 300, 4096])
+@pytest.mark.parametrize("latency", [False, True])
+def test_a_large_batch_gets_what_sorting_all_of_it_would_give(most: int, latency: bool) -> None:
+    coins = np.random.default_rng(most)
+    survival = np.cumprod(coins.random((256, 16)) ** 0.5, axis=1)
+    survival[::3, 4:] = 0.0
+    survival[::5] = 0.5  # equal ones too
+    costs = 1.0 + 0.001 * np.arange(most + 1)
+    plan = spend(survival, costs, latency=latency)
+    gains = gains_for_latency(survival) if latency else survival
+    chosen = np.concatenate([gains[i, :n] for i, n in enumerate(plan.lengths)])
+    greatest = np.sort(gains.ravel())[::-1][: plan.total]
+    assert np.sort(chosen)[::-1] == pytest.approx(greatest, rel=1e-12)
+    assert plan.total > 0 or not most
