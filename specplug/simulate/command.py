@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specplug.simulate.acceptance import Trace
+    from specplug.simulate.hardware import Hardware
 
 DESCRIPTION = """\
 A serving engine in simulated time: what the controller of draft lengths would do on other hardware and under other
 load. Acceptance is made up (default) or comes from recorded requests (--log); step times of the CPU classes were
 measured, those of GPUs follow from published peak figures by the roofline model and were NOT measured.
 """
-EXPERIMENTS = ("grid", "mixed", "recovery", "day", "regret")
+ARRIVALS = ("closed", "poisson", "bursts")
+EXPERIMENTS = ("grid", "mixed", "recovery", "day", "load", "regret")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests at a time, one cell of the grid each (1 4 16 64 256)",
     )
     add("--tokens", type=int, default=2000, metavar="N", help="per cell of the grid, at least")
-    add("--seconds", type=float, default=60.0, help="simulated, per hour of the day")
+    add("--seconds", type=float, default=60.0, help="simulated, per hour of the day or per method")
+    add(
+        "--arrivals",
+        choices=ARRIVALS,
+        default="poisson",
+        help="of the experiment load: independent requests (default), bursts, or one when another is done",
+    )
+    add(
+        "--load",
+        type=float,
+        default=0.8,
+        metavar="X",
+        help="requests per second of the experiment load, as a fraction of what can be served without drafts (0.8)",
+    )
     add("--seed", type=int, default=0, help="of arrivals and of made-up acceptance (0)")
     add("--json", type=Path, metavar="FILE", help="write everything")
     add(
@@ -72,7 +87,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     from specplug.errors import SettingsError, did_you_mean
-    from specplug.simulate import experiments, plot
+    from specplug.simulate import experiments, load, plot, server
     from specplug.simulate.hardware import HARDWARE
 
     names = chosen.hardware or ["h100-8b", "4090-8b-int4", "cpu-f32"]
@@ -98,6 +113,9 @@ def _run(chosen: argparse.Namespace) -> int:
         found = {m.name: experiments.mixed_batch(traces, m) for m in machines}
     elif chosen.experiment == "recovery":
         found = {m.name: experiments.recovery(m) for m in machines}
+        found |= {f"{m.name}, change of load": load.change_of_load(m) for m in machines}
+    elif chosen.experiment == "load":
+        found = _under_load(chosen, traces, machines)
     elif chosen.experiment == "day":
         found = {}
         for machine in machines:
@@ -111,10 +129,32 @@ def _run(chosen: argparse.Namespace) -> int:
         print(summary(found["grid"]))
         if chosen.plot:
             plot.plot_grid(found["grid"], chosen.plot)
-    print(f"\n{time.perf_counter() - begin:.0f} s, seed {chosen.seed}")
+    spent, simulated = time.perf_counter() - begin, server.simulated_seconds()
+    speed = (
+        f"{simulated:.0f} s simulated in {spent:.0f} s ({simulated / spent:.0f} times real time)"
+    )
+    print(f"\n{speed}, seed {chosen.seed}")
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
+
+
+def _under_load(
+    chosen: argparse.Namespace, traces: Mapping[str, Trace], machines: Sequence[Hardware]
+) -> dict[str, list[dict[str, Any]]]:
+    from specplug.simulate.load import under_load
+
+    rows = max(chosen.requests)
+    return {
+        f"{machine.name}, {chosen.arrivals}, at most {rows} requests at a time": [
+            row
+            for trace in traces.values()
+            for row in under_load(
+                trace, machine, chosen.arrivals, chosen.load, rows, chosen.seconds, chosen.seed
+            )
+        ]
+        for machine in machines
+    }
 
 
 def load_traces(chosen: argparse.Namespace) -> dict[str, Trace]:

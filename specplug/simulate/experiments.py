@@ -41,7 +41,7 @@ def measure(
     """
     server = Server(trace, hardware, controller, rows, prefill=False)
     server.fill()
-    server.run(max(300, rows * 25))
+    server.run(max(300, rows * 40))
     return server.run(tokens)
 
 
@@ -77,7 +77,7 @@ def grid(
     for hardware in machines:
         for count in rows:
             for trace in traces.values():
-                yield cell(trace, hardware, count, max(tokens, count * tokens // 40))
+                yield cell(trace, hardware, count, max(tokens, count * tokens // 10))
 
 
 def mixed_batch(traces: Mapping[str, Trace], hardware: Hardware) -> list[dict[str, Any]]:

@@ -27,6 +27,14 @@ TOKEN_BUDGET = 2048
 NOISE, HICCUP = 0.03, 200
 
 
+_clock = [0.0]
+
+
+def simulated_seconds() -> float:
+    """Seconds that passed in all simulated servers of this process."""
+    return _clock[0]
+
+
 @dataclass
 class Outcome:
     """What a simulated server did.
@@ -169,6 +177,7 @@ class Server:
         context = int((batch.prompt + batch.position - batch.start).sum())
         seconds = self.hardware.step(tokens, rows, context) * self._noise()
         self.now += seconds
+        _clock[0] += seconds
         self.outcome.steps += 1
         more = bool(self._prefilling)
         facts = StepFacts(seconds, tokens, rows, context, prefill, 0.0, prefill if more else 0)

@@ -57,3 +57,14 @@ def test_wrong_use_is_refused(
 ) -> None:
     assert main(["simulate", "grid", *arguments]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_load_that_comes_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "load.json"
+    command = ["simulate", "load", "--hardware", "h100-8b", "--requests", "8", "--seconds", "4"]
+    assert main([*command, "--arrivals", "bursts", "--json", str(path)]) == 0
+    [rows] = json.loads(path.read_text()).values()
+    assert len({row["workload"] for row in rows}) == 4
+    assert {row["method"] for row in rows} == {"0", "2", "4", "8", "16", "goodput"}
+    assert all(row["ms/token"] > 0 for row in rows if row["finished"])
+    assert "times real time" in capsys.readouterr().out

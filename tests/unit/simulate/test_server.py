@@ -9,6 +9,7 @@ from specplug.control.fixed import FixedLength
 from specplug.control.goodput import GoodputController
 from specplug.simulate.acceptance import KINDS, WIDTH, Trace, mixed, recorded, synthetic
 from specplug.simulate.hardware import HARDWARE, Hardware
+from specplug.simulate.load import BURST, arrivals, change_of_load
 from specplug.simulate.server import HICCUP, NOISE, Server
 from specplug.types import Context
 
@@ -129,3 +130,21 @@ def test_step_times_rise_with_everything(name: str) -> None:
     assert (np.diff(table) >= 0).all()
     assert hardware.step(8, 8, 100_000) >= hardware.step(8, 8, 0)
     assert NOISE < 0.1 < HICCUP
+
+
+@pytest.mark.parametrize("process", ["poisson", "bursts"])
+def test_requests_come_at_their_rate_alone_or_together(process: str) -> None:
+    times = arrivals(process, 5.0)
+    assert times is not None
+    found = np.array([next(times) for _ in range(4000)])
+    assert (np.diff(found) >= 0).all()
+    assert 4000 / found[-1] == pytest.approx(5.0, rel=0.25 if process == "bursts" else 0.1)
+    together = (np.diff(found) == 0).mean()
+    assert together == pytest.approx(0.0 if process == "poisson" else 1 - 1 / BURST, abs=0.05)
+    assert arrivals("closed", 5.0) is None
+
+
+@pytest.mark.parametrize("name", ["h100-8b", "cpu-f32"])
+def test_drafts_are_right_within_fifty_steps_of_a_change_of_load(name: str) -> None:
+    for row in change_of_load(HARDWARE[name], steps=160):
+        assert row["steps until there"] <= 50, row
