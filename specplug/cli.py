@@ -43,6 +43,20 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="also read this datastore and compare its checksums; may be given several times",
     )
+    doctor.add_argument(
+        "--live",
+        nargs="?",
+        const="",
+        metavar="LOG",
+        help="instead: what the controllers of your running servers decide and why, or those of a saved LOG",
+    )
+    doctor.add_argument("--save", type=Path, metavar="CSV", help="with --live: write the decisions")
+    doctor.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="with --live: draw them (.svg, .png); needs matplotlib",
+    )
     doctor.set_defaults(run=_doctor)
     listing = commands.add_parser("proposers", help="the registered proposers and their options")
     listing.add_argument("--json", action="store_true", help="machine-readable")
@@ -144,9 +158,36 @@ def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentPars
 def _doctor(chosen: argparse.Namespace) -> int:
     from specplug import doctor
 
+    if chosen.live is not None:
+        return _live(chosen)
     facts = doctor.examine(chosen.datastore)
     print(json.dumps(facts, indent=2) if chosen.json else doctor.as_text(facts))
     return 0 if doctor.healthy(facts) else 1
+
+
+def _live(chosen: argparse.Namespace) -> int:
+    from specplug.control import live
+    from specplug.errors import SpecplugError
+
+    try:
+        if chosen.live:
+            parts = [(chosen.live, live.read_log(Path(chosen.live)))]
+        else:
+            parts = [(f"{c.name}, process {c.process}", c.decisions) for c in live.running()]
+        if chosen.json:
+            print(json.dumps({name: live.as_values(rows) for name, rows in parts}))
+        elif parts:
+            print("\n\n".join(live.as_text(name, rows) for name, rows in parts))
+        if chosen.plot and parts:
+            live.plot(parts, chosen.plot)
+        if chosen.save and parts:
+            live.write_log(parts[-1][1], chosen.save)
+    except SpecplugError as error:
+        print(f"specplug doctor: {error}", file=sys.stderr)
+        return 1
+    if not parts:
+        print(f"no controller runs here (looked in {live.folder() or 'no folder: switched off'})")
+    return 0 if parts else 1
 
 
 def _proposers(chosen: argparse.Namespace) -> int:

@@ -154,6 +154,7 @@ def session(name: str, known: Facts) -> Session:
             known.context,
             proposer.capabilities,
             device=device_name(known.device),
+            name=f"specplug.{name}",
         )
     )
     return Session(proposer, known.context, controller=controller)

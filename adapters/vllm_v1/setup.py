@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from specplug.adapters.common import host_logger
-from specplug.adapters.vllm_v1.options import Choice
+from specplug.adapters.vllm_v1.options import PREFIX, Choice
 from specplug.control import options as control
 from specplug.control.fixed import FixedLength
 from specplug.machine import thread_share
@@ -71,6 +71,7 @@ def controller(choice: Choice, limits: Context, capabilities: Capabilities, conf
             capabilities,
             captured=captured_sizes(config),
             device="" if on_cpu() else device_name(),
+            name=PREFIX + choice.name,
         )
     return HostCap(limits.max_draft, inner)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ DECISION: np.dtype[Any] = np.dtype(
         ("step", np.int64),
         ("rows", np.int32),
         ("offered", np.int32),
+        ("budget", np.int32),
         ("drafted", np.int32),
         ("expected", np.float64),
         ("accepted", np.int32),
@@ -39,14 +41,18 @@ class Decisions:
     Attributes:
         step: decisions so far.
         totals: sums over all decisions of ``offered``, ``drafted``, ``accepted`` (tokens), ``expected`` (tokens),
-            ``predicted`` and ``measured`` (seconds, over the steps for which both are known).
+            ``predicted`` and ``measured`` (seconds, over the steps for which both are known), ``budget`` (tokens
+            that might have been drafted, by what was asked for, the caps and what the cost model knows).
+        ring: the last decisions; :func:`specplug.control.live.share` moves it into a file.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
-        self._ring: NDArray[Any] = np.zeros(capacity, DECISION)
+        self.ring: NDArray[Any] = np.zeros(capacity, DECISION)
+        self.ring["step"] = -1
         self.step = 0
         self.totals = {
             "offered": 0.0,
+            "budget": 0.0,
             "drafted": 0.0,
             "accepted": 0.0,
             "expected": 0.0,
@@ -60,6 +66,7 @@ class Decisions:
         *,
         rows: int,
         offered: int,
+        budget: int,
         drafted: int,
         expected: float,
         ratio: float,
@@ -68,10 +75,11 @@ class Decisions:
     ) -> None:
         """Note a decision; what it came to is added by :meth:`accepted` and :meth:`measured`."""
         number = REASONS.index(reason)
-        self._ring[self.step % len(self._ring)] = (
+        self.ring[self.step % len(self.ring)] = (
             self.step,
             rows,
             offered,
+            budget,
             drafted,
             expected,
             0,
@@ -83,20 +91,21 @@ class Decisions:
         self.step += 1
         self.reasons[number] += 1
         self.totals["offered"] += offered
+        self.totals["budget"] += budget
         self.totals["drafted"] += drafted
         self.totals["expected"] += expected
 
     def accepted(self, tokens: int) -> None:
         """Drafts of the last decision that were accepted."""
         if self.step:
-            self._ring[(self.step - 1) % len(self._ring)]["accepted"] += tokens
+            self.ring[(self.step - 1) % len(self.ring)]["accepted"] += tokens
             self.totals["accepted"] += tokens
 
     def measured(self, seconds: float) -> None:
         """How long the step took that verified the last decision."""
         if not self.step:
             return
-        last = self._ring[(self.step - 1) % len(self._ring)]
+        last = self.ring[(self.step - 1) % len(self.ring)]
         last["measured"] = seconds
         if np.isfinite(last["predicted"]):
             self.totals["predicted"] += float(last["predicted"])
@@ -104,10 +113,10 @@ class Decisions:
 
     def last(self, most: int | None = None) -> NDArray[Any]:
         """The newest decisions, oldest first: structured array of :data:`DECISION`."""
-        count = min(self.step, len(self._ring))
+        count = min(self.step, len(self.ring))
         if most is not None:
             count = min(count, most)
-        return self._ring[(np.arange(count) + self.step - count) % len(self._ring)]
+        return self.ring[(np.arange(count) + self.step - count) % len(self.ring)]
 
     def as_dict(self) -> dict[str, Any]:
         """Totals and how often each reason held, as plain values."""
@@ -120,10 +129,6 @@ class Decisions:
 
     def write(self, path: str) -> None:
         """The ring as a CSV file with a header, for a plot or a spreadsheet."""
-        lines = [",".join(DECISION.names or ())]
-        for row in self.last():
-            values = list(row.item())
-            values[-1] = REASONS[values[-1]]
-            lines.append(",".join(str(value) for value in values))
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+        from specplug.control.live import write_log
+
+        write_log(self.last(), Path(path))

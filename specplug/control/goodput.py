@@ -100,7 +100,7 @@ class GoodputController:
         self._seconds = math.nan
         self._rows = 0
         self._emitted = 0
-        self._drafted = 0
+        self._drafted = self._budget = 0
         self._wait = np.full(slots, PROBE_FIRST)
         self._idle = np.zeros(slots, np.int64)
         self._useful = np.full(slots, 1.0)
@@ -121,6 +121,7 @@ class GoodputController:
         """Before drafting: with ``trims`` who is asked at all, otherwise the lengths."""
         self._check()
         self._rows, self._emitted, self._drafted = len(slots), len(slots), 0
+        self._budget = 0
         self._others = self._prefill + max(0, self._batch - len(slots))
         if not len(slots):
             return
@@ -228,6 +229,7 @@ class GoodputController:
             survival *= self._depths[: survival.shape[1]] < limits[:, None]
         rows = len(slots)
         most = min(int(limits.sum()), self.settings.max_draft_tokens, self._allowed(rows))
+        self._budget = most
         costs = self.cost.table(rows + self._others, max(0, most), rows, self._context)
         margin = self.settings.margin + self._caution
         if self.actions is not None:
@@ -305,6 +307,7 @@ class GoodputController:
         self.decisions.add(
             rows=requests,
             offered=offered,
+            budget=self._budget,
             drafted=drafted,
             expected=plan.expected if plan else 0.0,
             ratio=plan.ratio if plan else 1.0,

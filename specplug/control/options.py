@@ -119,6 +119,7 @@ def build(
     *,
     captured: Sequence[int] = (),
     device: str = "",
+    name: str = "",
 ) -> Controller:
     """The controller of one engine process.
 
@@ -126,6 +127,7 @@ def build(
         checked: what :func:`check` returned.
         captured: token counts to which the engine pads its forward passes.
         device: of the engine, part of the name of the machine in cost files.
+        name: of the method, under which ``specplug doctor --live`` shows the decisions; "": not at all.
     """
     options = {key: value for key, value in checked.items() if key != "name"}
     if checked["name"] == "fixed":
@@ -135,12 +137,13 @@ def build(
     from specplug.control.cost import CostModel
     from specplug.control.costfile import machine_name, read_seed
     from specplug.control.goodput import GoodputController
+    from specplug.control.live import share
 
     settings = GoodputSettings(**options)
     seed, machine = None, machine_name(device)
     if settings.cost_file and Path(settings.cost_file).exists():
         seed = read_seed(Path(settings.cost_file), machine)
-    return GoodputController(
+    controller = GoodputController(
         context,
         settings,
         cost=CostModel(captured, seed),
@@ -148,3 +151,6 @@ def build(
         # What is cut after drafting depends on the draft, which the rule of losslessness forbids for drawn tokens.
         trims=not (capabilities.sampled or capabilities.trees),
     )
+    if name:
+        share(controller.decisions, name)
+    return controller

@@ -23,7 +23,7 @@ LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 #: Clients at the hours of a day, and what they ask for: quiet nights, agents in the morning, a busy afternoon.
 DAY: tuple[tuple[int, str], ...] = (
     *((1, "chat"), (1, "agent"), (2, "code edit"), (4, "agent"), (8, "agent"), (16, "code edit")),
-    *((32, "code edit"), (64, "mixed"), (128, "chat"), (64, "chat"), (32, "mixed"), (8, "chat")),
+    *((64, "code edit"), (128, "mixed"), (256, "chat"), (64, "chat"), (32, "mixed"), (8, "chat")),
 )
 
 

@@ -30,8 +30,8 @@ def arrivals(process: str, rate: float, seed: int = 0) -> Iterator[float] | None
     """Times at which requests come, without end.
 
     Args:
-        process: ``poisson`` (independent requests), ``bursts`` (a Poisson process of groups of :data:`BURST` requests on
-            average, geometrically distributed, at the same time), ``closed`` (the next comes when one is done: None).
+        process: ``poisson`` (independent requests), ``bursts`` (a Poisson process of groups of :data:`BURST` requests
+            on average, geometrically distributed, at the same time), ``closed`` (the next comes when one is done: None).
         rate: requests per second.
         seed: of the times.
     """
