@@ -224,7 +224,7 @@ class GoodputController:
     # How it decides.
 
     def _decide(self, slots: IntArray, chances: FloatArray, limits: IntArray) -> Plan:
-        survival = np.cumprod(chances, axis=1)
+        survival: FloatArray = np.cumprod(chances, axis=1, dtype=np.float64)
         if int(limits.min()) < survival.shape[1]:
             survival *= self._depths[: survival.shape[1]] < limits[:, None]
         rows = len(slots)

@@ -1,7 +1,7 @@
 """What the controllers of running engines decide, for ``specplug doctor --live``: rings of decisions in small files.
 
-An engine's worker keeps its ring (:mod:`specplug.control.decisions`) in a memory-mapped file of 90 kB in a folder that only
-its user can read. Another process of the user reads it at any time; the engine does not notice.
+An engine's worker keeps its ring (:mod:`specplug.control.decisions`) in a memory-mapped file of 70 kB in a folder that
+only its user can read. Another process of the user reads it at any time; the engine does not notice.
 """
 
 from __future__ import annotations

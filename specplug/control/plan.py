@@ -176,6 +176,6 @@ def _first(gains: FloatArray, least: float, total: int) -> IntArray:
 
 def _leading(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Per row the number of true values before the first false one, of which all true values are."""
-    found = mask.argmin(axis=1)
+    found: NDArray[np.int64] = mask.argmin(axis=1)
     found[mask[:, -1]] = mask.shape[1]
     return found

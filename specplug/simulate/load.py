@@ -31,7 +31,7 @@ def arrivals(process: str, rate: float, seed: int = 0) -> Iterator[float] | None
 
     Args:
         process: ``poisson`` (independent requests), ``bursts`` (a Poisson process of groups of :data:`BURST` requests
-            on average, geometrically distributed, at the same time), ``closed`` (the next comes when one is done: None).
+            on average, geometric, at the same time), ``closed`` (None: the next comes when one is done).
         rate: requests per second.
         seed: of the times.
     """

@@ -58,7 +58,7 @@ ARROWS = {
     "specplug.reference": _row("specplug.types", "specplug.errors", "numpy"),
     "specplug.verify": _row("specplug.kernels", "numpy", *BASE),
     "specplug.index": _row("specplug.kernels", "numpy", *BASE),
-    "specplug.control": _row("numpy", *BASE),
+    "specplug.control": _row("numpy", *BASE, lazily=("matplotlib",)),
     "specplug.registry": _row(*BASE),
     "specplug.sources": _row("specplug.types", "numpy"),
     "specplug.steering": _row("specplug.control", "specplug.sources", "numpy", *BASE),

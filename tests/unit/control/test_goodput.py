@@ -235,7 +235,7 @@ def test_decisions_can_be_read_afterwards(tmp_path: Path) -> None:
     server.controller.decisions.write(str(tmp_path / "decisions.csv"))
     lines = (tmp_path / "decisions.csv").read_text().splitlines()
     assert len(lines) == 51
-    assert lines[0].startswith("step,rows,offered,drafted")
+    assert lines[0].startswith("step,rows,offered,budget,drafted")
     assert lines[-1].endswith("plan")
 
 
