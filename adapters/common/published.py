@@ -32,6 +32,14 @@ GAUGES = {
     "store_tokens": "tokens in the store",
     "store_capacity": "the most tokens that the store can hold",
 }
+#: Counters of the controller ``goodput``, seconds or tokens; zeros under another.
+CONTROLLED = {
+    "controller_budget_tokens": "draft tokens that the controller could have let through",
+    "controller_expected_tokens": "draft tokens that the controller expected the target to confirm",
+    "controller_wasted_tokens": "draft tokens that were verified and rejected",
+    "controller_predicted_seconds": "step times that the controller predicted",
+    "controller_measured_seconds": "step times that were measured, of the same steps",
+}
 #: Counters with the labels ``source`` and ``position``, from 1 on; the last position stands for all behind it too.
 BY_SOURCE = {
     "source_drafted_tokens": "draft tokens handed to the engine, by source and position",
@@ -78,6 +86,13 @@ def decisions(session: Session) -> list[int]:
     """Steps by reason, in the order of :data:`REASONS`; empty if the controller gives none."""
     made: Any = getattr(getattr(session.controller, "decisions", None), "reasons", None)
     return list(made) if made is not None and len(made) == len(REASONS) else []
+
+
+def controlled(session: Session) -> dict[str, float]:
+    """The values of :data:`CONTROLLED`; zeros if the controller gives none."""
+    totals: Any = getattr(getattr(session.controller, "decisions", None), "totals", None)
+    found: Mapping[str, float] = totals if isinstance(totals, dict) else {}
+    return {name: float(found.get(name.split("_")[1], 0.0)) for name in CONTROLLED}
 
 
 def position_labels(width: int) -> list[str]:

@@ -6,7 +6,7 @@ varying length; ``spec_accept_length`` (tokens per verification) is right, steps
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from specplug.adapters.common.published import (
     BUCKETS,
     BY_SOURCE,
+    CONTROLLED,
     COUNTERS,
     DECISIONS,
     DECISIONS_TEXT,
@@ -23,6 +24,7 @@ from specplug.adapters.common.published import (
     HISTOGRAM,
     HISTOGRAM_TEXT,
     REASONS,
+    controlled,
     decisions,
     memory,
     position_labels,
@@ -44,8 +46,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._published: Counter[str] = Counter()
+        self.counts: defaultdict[str, float] = defaultdict(float)
+        self._published: defaultdict[str, float] = defaultdict(float)
         self._counters: dict[str, Any] = {}
         self._gauges: dict[str, Any] = {}
         self._histogram: Any = None
@@ -63,7 +65,7 @@ class Metrics:
         import prometheus_client as prometheus
 
         names = list(labels)
-        for name, text in COUNTERS.items():
+        for name, text in {**COUNTERS, **CONTROLLED}.items():
             made = prometheus.Counter(f"specplug_{name}", f"specplug: {text}.", names)
             self._counters[name] = made.labels(**labels)
         for name, text in GAUGES.items():
@@ -111,6 +113,8 @@ class Metrics:
         if self._counters and (ended or self._looks % EVERY == 0):
             for reason, count in zip(REASONS, decisions(session), strict=False):
                 self._add(f"reason {reason}", count)
+            for name, total in controlled(session).items():
+                self._add(name, total)
             found = memory(session)
             self._add("store_evicted_tokens", found.pop("store_evicted_tokens"))
             for name, value in found.items():
@@ -128,10 +132,10 @@ class Metrics:
 
     def as_dict(self) -> dict[str, int]:
         """All counters, zeros included."""
-        return {name: self.counts[name] for name in COUNTERS}
+        return {name: int(self.counts[name]) for name in COUNTERS}
 
-    def _add(self, name: str, value: int) -> None:
-        self.counts[name] += value - int(self._before.get(name, 0))
+    def _add(self, name: str, value: float) -> None:
+        self.counts[name] += value - self._before.get(name, 0.0)
         self._before[name] = value
 
     def _look_at_sources(self, session: Session) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from specplug.adapters.common.published import (
     BUCKETS,
     BY_SOURCE,
+    CONTROLLED,
     COUNTERS,
     DECISIONS,
     DECISIONS_TEXT,
@@ -32,6 +33,7 @@ from specplug.adapters.common.published import (
     HISTOGRAM,
     HISTOGRAM_TEXT,
     REASONS,
+    controlled,
     decisions,
     memory,
     position_labels,
@@ -44,7 +46,7 @@ FOLDER_VARIABLE = "SPECPLUG_METRICS_DIR"
 
 _REST = [*(f"bucket {b}" for b in BUCKETS), "bucket +Inf", "sum", *(f"reason {r}" for r in REASONS)]
 #: Rows of a file; behind them stand the two tables of :class:`specplug.sources.DraftSources`.
-_ROWS = [*COUNTERS, *GAUGES, *_REST]
+_ROWS = [*COUNTERS, *CONTROLLED, *GAUGES, *_REST]
 _PLACE = {name: place for place, name in enumerate(_ROWS)}
 _REASONS = _PLACE[f"reason {REASONS[0]}"]
 _FILE = re.compile(r"(\d+)-(\d+)-(.+)\.f64")
@@ -103,7 +105,7 @@ class Published:
             )
             made = decisions(session)
             numbers[_REASONS : _REASONS + len(made)] = made
-            found = memory(session)
+            found = {**memory(session), **controlled(session)}
             numbers[[_PLACE[name] for name in found]] = list(found.values())
         self._calls += 1
 

@@ -40,7 +40,7 @@ class Decisions:
 
     Attributes:
         step: decisions so far.
-        totals: sums over all decisions of ``offered``, ``drafted``, ``accepted`` (tokens), ``expected`` (tokens),
+        totals: sums over all decisions of ``offered``, ``drafted``, ``accepted``, ``wasted``, ``expected`` (tokens),
             ``predicted`` and ``measured`` (seconds, over the steps for which both are known), ``budget`` (tokens
             that might have been drafted, by what was asked for, the caps and what the cost model knows).
         ring: the last decisions; :func:`specplug.control.live.share` moves it into a file.
@@ -55,6 +55,7 @@ class Decisions:
             "budget": 0.0,
             "drafted": 0.0,
             "accepted": 0.0,
+            "wasted": 0.0,
             "expected": 0.0,
             "predicted": 0.0,
             "measured": 0.0,
@@ -95,11 +96,12 @@ class Decisions:
         self.totals["drafted"] += drafted
         self.totals["expected"] += expected
 
-    def accepted(self, tokens: int) -> None:
-        """Drafts of the last decision that were accepted."""
+    def accepted(self, tokens: int, wasted: int = 0) -> None:
+        """Drafts of the last decision that were accepted, and that were not."""
         if self.step:
             self.ring[(self.step - 1) % len(self.ring)]["accepted"] += tokens
             self.totals["accepted"] += tokens
+            self.totals["wasted"] += wasted
 
     def measured(self, seconds: float) -> None:
         """How long the step took that verified the last decision."""

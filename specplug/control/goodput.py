@@ -163,7 +163,7 @@ class GoodputController:
         """How the drafts that were verified fared: int32 ``[B]`` each."""
         total = int(accepted.sum())
         self._emitted += total
-        self.decisions.accepted(total)
+        self.decisions.accepted(total, int(drafted.sum()) - total)
         if self.trims:
             return
         blind = self.acceptance.blind(len(slots))

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from specplug.adapters.common.published import BY_SOURCE, COUNTERS, DECISIONS, GAUGES, HISTOGRAM
+from specplug.adapters.common.published import (
+    BY_SOURCE,
+    CONTROLLED,
+    COUNTERS,
+    DECISIONS,
+    GAUGES,
+    HISTOGRAM,
+)
 
 from . import promql
 from .conftest import METHOD
@@ -83,6 +90,12 @@ def test_every_documented_metric_is_there_and_the_numbers_add_up(
     assert _total(now, f"specplug_{HISTOGRAM}_count") == found["steps"]
     assert 0 < _total(now, f"specplug_{HISTOGRAM}_sum") < found["steps"]
     assert 0 < _total(now, f"specplug_{DECISIONS}_total") <= found["steps"]
+    totals = {name: _total(now, f"specplug_{name}_total") for name in CONTROLLED}
+    assert totals["controller_budget_tokens"] > 0
+    assert totals["controller_expected_tokens"] > 0
+    assert 0 <= totals["controller_wasted_tokens"] <= found["drafted_tokens"]
+    assert totals["controller_measured_seconds"] > 0
+    assert totals["controller_predicted_seconds"] > 0
     # What is counted by source comes every few steps only, and how the last draft of a request fared the engine knows.
     drafted, accepted = (_total(now, f"specplug_{name}_total") for name in BY_SOURCE)
     assert 0.5 * found["drafted_tokens"] <= drafted <= found["drafted_tokens"]

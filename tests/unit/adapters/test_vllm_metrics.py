@@ -102,6 +102,13 @@ def test_steps_are_told_apart_by_what_the_controller_decided(
     reasons = [value(found.numbers, f"reason {r}") for r in published_names.REASONS]
     assert sum(reasons) == session.controller.decisions.step == 30  # type: ignore[attr-defined]
     assert reasons[published_names.REASONS.index("plan")] > 0
+    totals = session.controller.decisions.totals  # type: ignore[attr-defined]
+    shown = {name: value(found.numbers, name) for name in published_names.CONTROLLED}
+    assert shown == {name: totals[name.split("_")[1]] for name in shown}
+    assert shown["controller_budget_tokens"] >= session.stats.drafted
+    assert shown["controller_expected_tokens"] > 0
+    # The last draft was not judged.
+    assert shown["controller_wasted_tokens"] <= totals["drafted"] - totals["accepted"]
 
 
 def test_each_replica_has_numbers_of_its_own(

@@ -103,7 +103,14 @@ def test_a_plot_is_drawn_from_a_log(tmp_path: Path) -> None:
     decisions = Decisions()
     for _ in range(40):
         decisions.add(
-            rows=1, offered=4, budget=4, drafted=2, expected=1.0, ratio=1.1, predicted=0.1, reason="plan"
+            rows=1,
+            offered=4,
+            budget=4,
+            drafted=2,
+            expected=1.0,
+            ratio=1.1,
+            predicted=0.1,
+            reason="plan",
         )
     decisions.write(str(tmp_path / "log.csv"))
     command = ["doctor", "--live", str(tmp_path / "log.csv"), "--plot", str(tmp_path / "log.svg")]
