@@ -3,21 +3,22 @@
 vLLM's scheduler receives the drafts of every request as a list before it schedules the next step. A subclass, chosen
 by vLLM's own ``scheduler_cls``, shortens these lists to what pays. Nothing is patched; requests, sampling and
 verification are vLLM's. Such methods give no estimates, so rates per position are learned, per request; what is cut
-is still compared with what the target says next.
+is still compared with what the target says next. Methods that draft with a model are told the length instead, see
+:mod:`specplug.adapters.vllm_v1.native`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import weakref
 from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from specplug.adapters.common import host_logger
+from specplug.adapters.vllm_v1.governing import METHOD, Guard, Slots, attach, running
+from specplug.adapters.vllm_v1.native import length_scheduler
 from specplug.adapters.vllm_v1.steps import StepClock
 from specplug.control.cost import CostModel
 from specplug.control.goodput import GoodputController
@@ -33,13 +34,16 @@ from specplug.types import (
     allocate_drafts,
 )
 
-METHOD = "specplug.adaptive"
-
 #: Methods whose drafts cost next to nothing and reach the scheduler as lists, so that cutting them is the whole gain.
 INNER = ("ngram",)
 
+#: Methods that draft with a model, to which vLLM's dynamic schedule applies.
+WITH_MODEL = ("draft_model", "eagle", "eagle3", "mtp")
+
+#: More requests than any batch has.
+_ANY_BATCH = 1 << 20
+
 _PACKED = re.compile(r"Scheduler__((?:[0-9a-f]{2})+)")
-_running: weakref.WeakSet[Governor] = weakref.WeakSet()
 
 
 def is_adaptive(config: Any) -> bool:
@@ -65,10 +69,10 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         raise SettingsError(
             f"{METHOD}: unknown option {unknown[0]!r}; {did_you_mean(unknown[0], ('inner', 'controller'))}"
         )
-    if inner["method"] not in INNER:
+    if inner["method"] not in (*INNER, *WITH_MODEL):
         raise SettingsError(
-            f"{METHOD}: the inner method must be one of {', '.join(INNER)}, got {inner['method']!r}; methods that "
-            "draft with a model would have to be told the length before they draft, which this version does not do"
+            f"{METHOD}: the inner method must be one of {', '.join((*INNER, *WITH_MODEL))}, got {inner['method']!r}; "
+            "vLLM's dynamic draft lengths do not reach others"
         )
     foreign = [key for key in config if key not in ("method", "num_speculative_tokens", "specplug")]
     if foreign:
@@ -84,8 +88,40 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         raise SettingsError(
             f'{METHOD} needs "num_speculative_tokens" of at least 1, the most tokens drafted per step, got {length!r}'
         )
-    payload = json.dumps(control, separators=(",", ":"), sort_keys=True).encode().hex()
-    return {**inner, "num_speculative_tokens": length}, f"{__name__}.Scheduler__{payload}"
+    translated = {**inner, "num_speculative_tokens": length}
+    if inner["method"] in WITH_MODEL:
+        if inner.get("num_speculative_tokens_per_batch_size") is not None:
+            raise SettingsError(
+                f"{METHOD} decides the length of every step; remove 'num_speculative_tokens_per_batch_size'"
+            )
+        # One entry, so that the table exists into which the lengths are written.
+        translated["num_speculative_tokens_per_batch_size"] = [[1, _ANY_BATCH, length]]
+    packed = {"control": control, "model": inner["method"] in WITH_MODEL}
+    payload = json.dumps(packed, separators=(",", ":"), sort_keys=True).encode().hex()
+    return translated, f"{__name__}.Scheduler__{payload}"
+
+
+def refuse(parallel_replicas: int, inner: Mapping[str, Any], dynamic: bool) -> None:
+    """Refuse what vLLM cannot do.
+
+    Args:
+        parallel_replicas: data-parallel replicas.
+        inner: what :func:`translate` returned.
+        dynamic: whether this vLLM has dynamic draft lengths.
+
+    Raises:
+        SettingsError: data parallelism, or a vLLM without dynamic lengths for a method that needs them.
+    """
+    if parallel_replicas > 1:
+        raise SettingsError(
+            f"{METHOD}: not with data parallelism (data_parallel_size {parallel_replicas}): replicas would choose "
+            "different draft lengths, and vLLM's replicas wait for each other; start separate servers"
+        )
+    if "num_speculative_tokens_per_batch_size" in inner and not dynamic:
+        raise SettingsError(
+            f"{METHOD}: this vLLM has no dynamic draft lengths (num_speculative_tokens_per_batch_size), which "
+            f"{inner['method']!r} needs; use vLLM 0.32 or the inner method 'ngram'"
+        )
 
 
 class Governor:
@@ -106,20 +142,16 @@ class Governor:
         self.drafted = self.offered = 0
         self.clock = StepClock()
         self._width, self._requests = width, requests
-        self._slots: dict[str, int] = {}
-        self._free = list(range(requests))
+        self._slots = Slots(requests)
         self._offers: dict[str, Offer] = {}
         self._buffers = allocate_drafts(requests, width)
-        self._failed = False
-        self.log = host_logger("vllm")
-        _running.add(self)
+        attach(self)
 
     def scheduled(self, output: Any) -> None:
         """A step was put together."""
         for request_id in output.finished_req_ids:
             self._offers.pop(request_id, None)
-            if request_id in self._slots:
-                self._free.append(self._slots.pop(request_id))
+        self._slots.release(output.finished_req_ids)
         self.clock.begin(output)
 
     def sampled(self, output: Any) -> None:
@@ -131,18 +163,18 @@ class Governor:
             self.controller.timed(facts)
         judged = []
         for request_id, row in output.req_id_to_index.items():
-            offer = self._offers.pop(request_id, None)
-            if offer is not None and row < len(sampled) and len(sampled[row]):
-                new = np.array(sampled[row], TOKEN_DTYPE)
-                judged.append((self._slots[request_id], offer, new))
+            offer, slot = self._offers.pop(request_id, None), self._slots.of(request_id)
+            if offer is not None and slot is not None and row < len(sampled) and len(sampled[row]):
+                judged.append((slot, offer, np.array(sampled[row], TOKEN_DTYPE)))
         if judged:
             self.steering.judge(judged)
 
     def cut(self, request_ids: list[str], drafts: list[list[int]]) -> list[list[int]]:
         """The drafts that are worth verifying."""
         began = perf_counter_ns()
-        rows = [i for i, request_id in enumerate(request_ids) if self._slot(request_id) is not None]
-        slots = np.array([self._slots[request_ids[i]] for i in rows], LENGTH_DTYPE)
+        known = [self._slot(request_id) for request_id in request_ids]
+        rows = [i for i, slot in enumerate(known) if slot is not None]
+        slots = np.array([known[i] for i in rows], LENGTH_DTYPE)
         limits = np.array([min(len(drafts[i]), self._width) for i in rows], LENGTH_DTYPE)
         ceilings = np.zeros(len(rows), LENGTH_DTYPE)
         self.steering.plan(slots, limits, ceilings)
@@ -164,33 +196,14 @@ class Governor:
         self.clock.drafted(perf_counter_ns() - began)
         return kept
 
-    def guarded(self, method: str, *arguments: Any) -> Any:
-        """Call a method; after a fault the inner method drafts as it would alone."""
-        if self._failed:
-            return None
-        try:
-            return getattr(self, method)(*arguments)
-        except Exception:  # the scheduler must go on, whatever fails in here
-            self._failed = True
-            self.log.exception(
-                "%s failed in %s(); answers are not affected, drafts are not cut any more",
-                METHOD,
-                method,
-            )
-            return None
-
     def _slot(self, request_id: str) -> int | None:
-        if request_id not in self._slots:
-            if not self._free:
-                return None
-            self._slots[request_id] = self._free.pop()
-            self.steering.begin(self._slots[request_id], Request(request_id, 0))
-        return self._slots[request_id]
-
-
-def running() -> list[Governor]:
-    """The governors alive in this process, which is the engine core's."""
-    return list(_running)
+        known = self._slots.of(request_id)
+        if known is not None:
+            return known
+        slot = self._slots.take(request_id)
+        if slot is not None:
+            self.steering.begin(slot, Request(request_id, 0))
+        return slot
 
 
 def report(_llm: Any = None) -> dict[str, Any]:
@@ -201,28 +214,33 @@ def report(_llm: Any = None) -> dict[str, Any]:
     return {**governors[-1].controller.as_dict(), "method": METHOD}
 
 
-def scheduler_class(control: Mapping[str, Any]) -> type:
-    """A subclass of vLLM's scheduler with a :class:`Governor` of these options."""
+def scheduler_class(packed: Mapping[str, Any]) -> type:
+    """A subclass of vLLM's scheduler with a governor of these options."""
     from vllm.v1.core.sched.scheduler import Scheduler
+
+    control = packed["control"]
+    if packed["model"]:
+        return length_scheduler(Scheduler, control)
 
     class GovernedScheduler(Scheduler):  # type: ignore[misc, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             width = int(self.num_spec_tokens)
             most = int(self.scheduler_config.max_num_seqs)
-            self.governor = Governor(control, max(1, width), most)
+            governor = Governor(control, max(1, width), most)
+            self.governor = Guard(governor, "drafts are not cut any more")
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             output = super().schedule(*args, **kwargs)
-            self.governor.guarded("scheduled", output)
+            self.governor("scheduled", output)
             return output
 
         def update_from_output(self, scheduled: Any, output: Any, *args: Any) -> Any:
-            self.governor.guarded("sampled", output)
+            self.governor("sampled", output)
             return super().update_from_output(scheduled, output, *args)
 
         def update_draft_token_ids(self, drafts: Any) -> None:
-            kept = self.governor.guarded("cut", drafts.req_ids, drafts.draft_token_ids)
+            kept = self.governor("cut", drafts.req_ids, drafts.draft_token_ids)
             if kept is not None:
                 drafts.draft_token_ids = kept
             super().update_draft_token_ids(drafts)

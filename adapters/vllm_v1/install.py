@@ -8,7 +8,7 @@ from typing import Any
 
 from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import metrics, requirements, salts
-from specplug.adapters.vllm_v1.adaptive import is_adaptive
+from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
 from specplug.adapters.vllm_v1.options import is_ours, translate
 from specplug.errors import SettingsError
@@ -50,6 +50,8 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             metrics.offer()
         if is_adaptive(config):
             translated, scheduler = translate_adaptive(config)
+            replicas = int(getattr(self, "data_parallel_size", 1) or 1)
+            refuse(replicas, translated, requirements.has_dynamic_lengths())
             if getattr(self, "scheduler_cls", None) is not None:
                 raise SettingsError(
                     f"{config['method']} brings a scheduler class of its own, but scheduler_cls is "

@@ -162,6 +162,19 @@ def untested_policy() -> str:
     return value
 
 
+def has_dynamic_lengths() -> bool:
+    """Whether this vLLM can be told the draft length of every step."""
+    found = check_symbols(
+        (
+            HostSymbol(
+                "vllm.config.speculative", "SpeculativeConfig.num_speculative_tokens_per_batch_size"
+            ),
+            HostSymbol("vllm.v1.core.sched.output", "SchedulerOutput.num_spec_tokens_to_schedule"),
+        )
+    )
+    return not any(report.problem for report in found)
+
+
 def examine() -> tuple[SymbolReport, ...]:
     """Look for every symbol in the source of the installed vLLM; imports nothing of it."""
     return check_symbols(SYMBOLS)

@@ -41,6 +41,9 @@ BLIND_FIRST, BLIND_LATER = 0.5, 0.8
 
 # Variance of a fresh bias (also the most it can grow back to), growth per step, bound of the bias, longest move.
 _DEPTH = (0.10, 0.0005, 2.0, 0.5)
+# Without estimates the rate of each position has to be learned from nothing, and behind the first may be close to 0 or
+# 1. What is then not tried any more would never be seen to change, so such a bias rises by this much per step.
+_BLIND_DEPTH, _BLIND_LATER_BOUND, _FORGOTTEN = (1.0, 0.0005, 2.0, 0.5), 6.0, 0.02
 _GROUP = (0.30, 0.002, 3.0, 1.0)
 _REQUEST = (1.0, 0.005, 4.0, 2.0)
 
@@ -59,10 +62,12 @@ class AcceptanceModel:
         self.malformed = 0
         self._buckets = np.searchsorted(_BUCKET_STARTS, np.arange(width), side="right") - 1
         count = len(_BUCKET_STARTS)
-        # Without estimates the rate of each position has to be learned from nothing.
-        self._depth_prior = _DEPTH[0] if informed else 1.0
+        self._depth = _DEPTH if informed else _BLIND_DEPTH
+        self._depth_bound = np.full(count, self._depth[2])
+        if not informed:
+            self._depth_bound[1:] = _BLIND_LATER_BOUND
         self.depth_bias = np.zeros(count)
-        self._depth_var = np.full(count, self._depth_prior)
+        self._depth_var = np.full(count, self._depth[0])
         self.group_bias = np.zeros(GROUPS)
         self._group_var = np.full(GROUPS, _GROUP[0])
         self._groups: dict[tuple[str, int], int] = {}
@@ -177,8 +182,12 @@ class AcceptanceModel:
         r, h = np.bincount(buckets, residual, count), np.bincount(buckets, information, count)
         own = self._depth_var
         gain = own / (1.0 + 0.25 * np.bincount(buckets, rows, count) * (own + _REQUEST[0]))
-        self.depth_bias = _moved(self.depth_bias, gain * r, _DEPTH)
-        self._depth_var = _aged(own, own / (1.0 + h * own) * h, self._depth_prior, _DEPTH)
+        moved = self.depth_bias + np.minimum(np.maximum(gain * r, -self._depth[3]), self._depth[3])
+        self.depth_bias = np.minimum(np.maximum(moved, -self._depth_bound), self._depth_bound)
+        if not self.informed:
+            lost = (h <= 0.0) & (self.depth_bias < -self._depth[2])
+            self.depth_bias[lost] += _FORGOTTEN
+        self._depth_var = _aged(own, own / (1.0 + h * own) * h, self._depth[0], self._depth)
 
     def _row_factor(self, slots: IntArray) -> FloatArray:
         bias = self.request_bias[slots] + self.group_bias[self._group_of[slots]]

@@ -42,6 +42,9 @@ _MEMORY, _NOISE = 0.998, 0.1
 _WARM_UP, _AGAIN, _EVERY = 4, (16, 48), 8
 
 
+#: Least weight of a step that was faster than expected.
+_FAST = 0.5
+
 #: Steps between two knots before a much slower one than expected counts in full.
 _CONFIRMED = 3
 
@@ -183,6 +186,9 @@ class CostModel:
         off = (y - expected) / expected
         far = abs(off) / math.sqrt(uncertain)
         weight = min(1.0, 2.0 / far) ** 2 if far > 0 else 1.0
+        if off < 0.0:
+            # Nothing makes a step faster than it can be: a fast one shows that the model is wrong.
+            weight = max(weight, _FAST)
         self.noise += 0.02 * (min(abs(off), 3 * self.noise) * 1.25 - self.noise)
         self.noise = min(max(self.noise, 0.01), 0.5)
         self.scale *= math.exp(0.02 * max(-0.2, min(0.2, off)))

@@ -38,6 +38,10 @@ PROBE_FIRST, PROBE_MOST = 4, 16
 #: Steps for which a common length is kept unless another is better by a fifth of its gain.
 DWELL = 8
 
+#: Where all rows have a common length, steps that it stays the same before another one is tried for some steps, at
+#: first and at most: else no step would ever show what another length costs.
+SURVEY_FIRST, SURVEY_MOST, SURVEY_STEPS = 16, 512, 3
+
 #: How much of the newest step the running figure of the realised gain takes.
 _NEWEST = 0.05
 
@@ -49,6 +53,31 @@ _AHEAD = 8
 
 #: How far the batch may exceed the longest step ever timed: the knee of the cost may lie just beyond.
 _GROWTH, _ALWAYS = 2, 32
+
+
+class Survey:
+    """When to try another common length, and which: none, or half of the present one, in turn."""
+
+    def __init__(self) -> None:
+        self._present = self._steps = self._left = self._count = self._other = 0
+        self._patience = SURVEY_FIRST
+
+    def turn(self, length: int, actions: tuple[int, ...]) -> int | None:
+        """Another length for this step, or None for the one that was planned."""
+        if self._left:
+            self._left -= 1
+            return self._other
+        if length != self._present:
+            self._present, self._steps, self._patience = length, 0, SURVEY_FIRST
+        self._steps += 1
+        if not length or self._steps < self._patience:
+            return None
+        self._steps, self._patience = 0, min(2 * self._patience, SURVEY_MOST)
+        self._count += 1
+        shorter = [a for a in actions if 0 < a <= length // 2]
+        self._other = max(shorter) if shorter and self._count % 2 else 0
+        self._left = SURVEY_STEPS - 1
+        return self._other
 
 
 class GoodputController:
@@ -106,6 +135,7 @@ class GoodputController:
         self._useful = np.full(slots, 1.0)
         self._host_per_row = 0.0
         self._held, self._age = 0, 0
+        self._survey = Survey()
 
     # What the session calls.
 
@@ -133,6 +163,11 @@ class GoodputController:
         plan = self._decide(slots, chances, limits)
         ceilings[:] = np.minimum(plan.lengths, limits)
         probed = self._probe(slots, limits, ceilings)
+        if self.actions is not None and not probed:
+            other = self._survey.turn(int(plan.lengths[0]), self.actions)
+            if other is not None:
+                ceilings[:] = np.minimum(limits, other)
+                probed = True
         self._note(int(limits.sum()), int(ceilings.sum()), plan, "probe" if probed else "")
 
     def trim(self, slots: IntArray, survival: FloatArray, lengths: IntArray) -> None:

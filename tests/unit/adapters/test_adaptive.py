@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specplug.adapters.vllm_v1 import adaptive, install, steps
+from specplug.adapters.vllm_v1 import adaptive, install, native, steps
 from specplug.adapters.vllm_v1.adaptive import Governor, translate
+from specplug.adapters.vllm_v1.governing import Guard
+from specplug.adapters.vllm_v1.native import LengthGovernor, length_scheduler
 from specplug.control.options import check
 from specplug.errors import SettingsError
 
@@ -31,7 +33,7 @@ def test_the_inner_method_goes_to_vllm_with_a_scheduler_of_ours() -> None:
     [
         ({"specplug": {}}, "inner"),
         ({"specplug": None}, "inner"),
-        ({"specplug": {"inner": {"method": "eagle3"}}}, "one of ngram, got 'eagle3'"),
+        ({"specplug": {"inner": {"method": "suffix"}}}, r"one of ngram, .* got 'suffix'"),
         ({"specplug": {"inner": INNER, "controler": 1}}, "did you mean 'controller'"),
         ({"specplug": {"inner": INNER, "controller": "fixed"}}, "must be 'goodput'"),
         ({"num_speculative_tokens": 0}, "at least 1"),
@@ -43,8 +45,35 @@ def test_mistakes_are_refused_with_what_would_be_right(change: dict[str, Any], w
         translate({**GOOD, **change})
 
 
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "eagle3", "mtp"])
+def test_methods_with_a_model_get_a_table_to_write_lengths_into(method: str) -> None:
+    inner = {"method": method, "model": "some/model"}
+    config, scheduler = translate({**GOOD, "specplug": {"inner": inner}})
+    assert config["method"] == method
+    [[first, last, length]] = config["num_speculative_tokens_per_batch_size"]
+    assert (first, length) == (1, 8)
+    assert last >= 10_000
+    assert scheduler != translate(GOOD)[1]
+    table = {**inner, "num_speculative_tokens_per_batch_size": [[1, 8, 2]]}
+    with pytest.raises(SettingsError, match="remove 'num_speculative_tokens_per_batch_size'"):
+        translate({**GOOD, "specplug": {"inner": table}})
+
+
+def test_what_vllm_cannot_do_is_refused_with_the_reason() -> None:
+    lists, _ = translate(GOOD)
+    lengths, _ = translate({**GOOD, "specplug": {"inner": {"method": "mtp"}}})
+    adaptive.refuse(1, lists, dynamic=False)
+    adaptive.refuse(1, lengths, dynamic=True)
+    for inner in (lists, lengths):
+        with pytest.raises(SettingsError, match="data_parallel_size 2"):
+            adaptive.refuse(2, inner, dynamic=True)
+    with pytest.raises(SettingsError, match=r"no dynamic draft lengths.*'mtp' needs"):
+        adaptive.refuse(1, lengths, dynamic=False)
+
+
 def test_a_second_scheduler_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install.requirements, "require", lambda: "")
+    monkeypatch.setattr(install.requirements, "has_dynamic_lengths", lambda: True)
     monkeypatch.setattr(install.salts, "carry", lambda load=False: None)
     wrapped = install.wrap(lambda self: self.speculative_config)
     ours = SimpleNamespace(speculative_config=GOOD, scheduler_cls=None)
@@ -70,7 +99,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Stands for the real one: what the governor decides depends on step times, and a busy machine changes them."""
     made = Clock()
-    for module in (adaptive, steps):
+    for module in (adaptive, native, steps):
         monkeypatch.setattr(module, "perf_counter_ns", made)
     return made
 
@@ -82,12 +111,13 @@ class Host:
         self.clock = clock
         self.right = right
         self.governor = Governor(check("goodput"), 8, 4)
+        self.call = Guard(self.governor, "")
         self.drafts: dict[str, list[int]] = {}
         self.ended: set[str] = set()
 
     def step(self) -> dict[str, list[int]]:
         ids = list(self.right)
-        self.governor.guarded(
+        self.call(
             "scheduled",
             SimpleNamespace(
                 finished_req_ids=self.ended,
@@ -103,13 +133,13 @@ class Host:
             draft = self.drafts.get(request_id, [])
             # The inner method's draft goes on with 101, 102, ... whatever is let through.
             sampled.append([*draft, 100 + len(draft)] if self.right[request_id] else [7])
-        self.governor.guarded(
+        self.call(
             "sampled",
             SimpleNamespace(
                 sampled_token_ids=sampled, req_id_to_index={r: i for i, r in enumerate(ids)}
             ),
         )
-        kept = self.governor.guarded("cut", ids, [list(range(100, 108)) for _ in ids])
+        kept = self.call("cut", ids, [list(range(100, 108)) for _ in ids])
         assert kept is not None
         self.drafts = dict(zip(ids, kept, strict=True))
         return self.drafts
@@ -136,8 +166,69 @@ def test_ended_requests_give_their_slots_back(clock: Clock) -> None:
 
 
 def test_a_fault_leaves_the_drafts_alone_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    governor = Governor(check("goodput"), 8, 4)
+    governor = Guard(Governor(check("goodput"), 8, 4), "drafts are not cut any more")
     with caplog.at_level(logging.ERROR, logger="specplug"):
-        assert governor.guarded("cut", ["a"], None) is None
-        assert governor.guarded("cut", ["a"], [[1]]) is None
+        assert governor("cut", ["a"], None) is None
+        assert governor("cut", ["a"], [[1]]) is None
+    assert len(caplog.records) == 1
+
+
+class PlainScheduler:
+    """What :func:`length_scheduler` needs of vLLM's scheduler: reads the table at the end of ``schedule``."""
+
+    def __init__(self, right: int) -> None:
+        self.num_spec_tokens = 6
+        self.scheduler_config = SimpleNamespace(max_num_seqs=4)
+        self.dynamic_sd_lookup: list[int] | None = [6] * 5
+        self.running = [SimpleNamespace(request_id=name) for name in ("a", "b")]
+        self.right = right
+        self.drafts: dict[str, list[int]] = {}
+
+    def schedule(self) -> SimpleNamespace:
+        counts = {r.request_id: 1 + len(self.drafts.get(r.request_id, ())) for r in self.running}
+        assert self.dynamic_sd_lookup is not None
+        return SimpleNamespace(
+            finished_req_ids=set(),
+            num_scheduled_tokens=counts,
+            scheduled_spec_decode_tokens=dict(self.drafts),
+            length=self.dynamic_sd_lookup[len(counts)],
+        )
+
+    def update_from_output(self, scheduled: Any, output: Any) -> None:
+        """vLLM's own bookkeeping."""
+
+
+def serve_lengths(scheduler: Any, clock: Clock, right: int, steps: int) -> list[int]:
+    """Drafts of which the first ``right`` tokens are accepted; returns the length of every step."""
+    lengths = []
+    for _ in range(steps):
+        output = scheduler.schedule()
+        tokens = sum(output.num_scheduled_tokens.values())
+        # A draft model's passes cost as well, as many as are drafted now.
+        clock.now += 10_000_000 + 100_000 * tokens + 500_000 * output.length
+        sampled = [[7] * (1 + min(right, len(scheduler.drafts.get(r, ())))) for r in ("a", "b")]
+        answer = SimpleNamespace(sampled_token_ids=sampled, req_id_to_index={"a": 0, "b": 1})
+        scheduler.update_from_output(output, answer)
+        scheduler.drafts = {r: [-1] * output.length for r in ("a", "b") if output.length}
+        lengths.append(output.length)
+    return lengths
+
+
+def test_a_draft_model_is_told_the_length_that_pays(clock: Clock) -> None:
+    made = length_scheduler(PlainScheduler, check("goodput"))(3)
+    assert 2.5 <= np.mean(serve_lengths(made, clock, 3, 120)[-40:]) < 5
+    assert np.mean(serve_lengths(made, clock, 0, 300)[-60:]) < 0.6
+    # It returns, by probes.
+    assert np.mean(serve_lengths(made, clock, 6, 80)[-30:]) > 4
+    assert isinstance(made.governor.governor, LengthGovernor)
+    assert made.governor.governor.controller.decisions.totals["accepted"] > 100
+
+
+def test_a_governor_of_lengths_that_fails_leaves_the_configured_one(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = length_scheduler(PlainScheduler, check("goodput"))(3)
+    made.governor.governor.controller = None
+    with caplog.at_level(logging.ERROR, logger="specplug"):
+        assert serve_lengths(made, clock, 3, 4) == [6] * 4
     assert len(caplog.records) == 1

@@ -1,0 +1,81 @@
+"""What the governors beside vLLM's scheduler share: slots by request, a guard, and which of them run."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from specplug.adapters.common import host_logger
+from specplug.control.live import share
+
+METHOD = "specplug.adaptive"
+
+_running: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def attach(governor: Any) -> None:
+    """A governor starts to work: its decisions can be read by ``specplug doctor --live``."""
+    _running.add(governor)
+    share(governor.controller.decisions, METHOD)
+
+
+def running() -> list[Any]:
+    """The governors alive in this process, which is the engine core's."""
+    return list(_running)
+
+
+class Slots:
+    """A slot for every request of the engine, up to a number."""
+
+    def __init__(self, most: int) -> None:
+        self._of: dict[str, int] = {}
+        self._free = list(range(most))
+
+    def of(self, request_id: str) -> int | None:
+        """The slot of a request; None if it has none."""
+        return self._of.get(request_id)
+
+    def take(self, request_id: str) -> int | None:
+        """A slot for a new request; None if all are taken."""
+        if not self._free:
+            return None
+        self._of[request_id] = slot = self._free.pop()
+        return slot
+
+    def release(self, request_ids: Iterable[str]) -> None:
+        """Requests ended."""
+        for request_id in request_ids:
+            if request_id in self._of:
+                self._free.append(self._of.pop(request_id))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+class Guard:
+    """Calls methods of a governor; after a fault nothing is called any more, and that is said once.
+
+    Args:
+        governor: what is guarded.
+        instead: what happens from then on, for people.
+    """
+
+    def __init__(self, governor: Any, instead: str) -> None:
+        self.governor = governor
+        self.failed = False
+        self._instead = instead
+        self._log = host_logger("vllm")
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        """The result, or None after a fault."""
+        if self.failed:
+            return None
+        try:
+            return getattr(self.governor, method)(*arguments)
+        except Exception:  # noqa: BLE001  the scheduler must go on, whatever fails in here
+            self.failed = True
+            self._log.exception(
+                "%s failed in %s(); answers are not affected, %s", METHOD, method, self._instead
+            )
+            return None

@@ -1,0 +1,138 @@
+"""The controller over vLLM's methods that draft with a model: it tells them the length before they draft.
+
+vLLM's own dynamic schedule has a table from batch size to draft length, which its scheduler reads at the end of every
+``schedule()``; what stands there reaches the drafter of ``draft_model``, ``eagle``, ``eagle3`` and ``mtp``. With a
+schedule of one entry the table exists, and the governor writes the length of this step into it, for all requests.
+With a length of 0 the drafter still sees the new tokens (one pass), so that it can go on later.
+
+What drafting costs is part of a step's time like what verifying costs, so that the cost model learns both together. A
+step that verifies one length and drafts another tells neither, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from specplug.adapters.vllm_v1.governing import Guard, Slots, attach
+from specplug.control.cost import CostModel, StepFacts
+from specplug.control.goodput import GoodputController
+from specplug.control.options import GoodputSettings
+from specplug.types import LENGTH_DTYPE, Context, Request
+
+
+class LengthGovernor:
+    """Decides the draft length of every step; requests by vLLM's internal id.
+
+    Attributes:
+        controller: the controller, which plans without looking at drafts.
+    """
+
+    def __init__(self, control: Mapping[str, Any], width: int, requests: int) -> None:
+        options = {key: value for key, value in control.items() if key != "name"}
+        context = Context(1 << 30, 1 << 30, width, max_requests=requests)
+        self.controller = GoodputController(
+            context,
+            GoodputSettings(**options),
+            cost=CostModel(),
+            trims=False,
+            actions=tuple(range(width + 1)),
+        )
+        self._width = width
+        self._slots = Slots(requests)
+        # Steps that were put together and not yet done; with async scheduling there may be two.
+        self._begun: deque[tuple[int, int]] = deque()
+        self._length = width
+        self._done = 0
+        attach(self)
+
+    def length(self, request_ids: Sequence[str]) -> int:
+        """The draft length for a step of these requests."""
+        rows = [slot for r in request_ids if (slot := self._slot(r)) is not None]
+        slots = np.array(rows, LENGTH_DTYPE)
+        limits = np.full(len(rows), self._width, LENGTH_DTYPE)
+        ceilings = np.zeros(len(rows), LENGTH_DTYPE)
+        self.controller.plan(slots, limits, ceilings)
+        self._length = int(ceilings.max(initial=0))
+        return self._length
+
+    def scheduled(self, output: Any) -> None:
+        """A step was put together."""
+        self._slots.release(output.finished_req_ids)
+        if output.num_scheduled_tokens:
+            self._begun.append((perf_counter_ns(), self._length))
+
+    def sampled(self, scheduled: Any, output: Any) -> None:
+        """A step is done: how long it took, and what became of the drafts."""
+        sampled = output.sampled_token_ids or []
+        drafts = scheduled.scheduled_spec_decode_tokens
+        if scheduled.num_scheduled_tokens:
+            self._time(scheduled, drafts, sum(1 for tokens in sampled if not len(tokens)))
+        rows = []
+        for request_id, row in output.req_id_to_index.items():
+            slot, drafted = self._slots.of(request_id), len(drafts.get(request_id, ()))
+            if slot is not None and drafted and row < len(sampled) and len(sampled[row]):
+                rows.append((slot, drafted, min(len(sampled[row]) - 1, drafted)))
+        if rows:
+            self.controller.observe(*np.array(rows, LENGTH_DTYPE).T.copy())
+
+    def _time(self, scheduled: Any, drafts: Mapping[str, Any], waiting: int) -> None:
+        # From the later of two: when it was put together (the engine may have idled before that), and when the step
+        # before it was done (with async scheduling it was put together earlier).
+        now = perf_counter_ns()
+        started, length = self._begun.popleft() if self._begun else (now, 0)
+        begun, self._done = max(started, self._done), now
+        counts = scheduled.num_scheduled_tokens
+        tokens = sum(counts.values())
+        verified = sum(len(d) for d in drafts.values())
+        prefill = max(0, tokens - len(counts) - verified)
+        if not prefill and verified != length * len(counts):
+            return
+        self.controller.timed(
+            StepFacts(
+                (now - begun) / 1e9, tokens, len(counts), 0, prefill, 0.0, prefill if waiting else 0
+            )
+        )
+
+    def _slot(self, request_id: str) -> int | None:
+        known = self._slots.of(request_id)
+        if known is not None:
+            return known
+        slot = self._slots.take(request_id)
+        if slot is not None:
+            self.controller.begin(slot, Request(request_id, 0))
+        return slot
+
+
+def length_scheduler(base: type, control: Mapping[str, Any]) -> type:
+    """A subclass of vLLM's scheduler that writes the draft length of every step into vLLM's own table."""
+
+    class LengthScheduler(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            governor = LengthGovernor(
+                control,
+                max(1, int(self.num_spec_tokens)),
+                int(self.scheduler_config.max_num_seqs),
+            )
+            self.governor = Guard(governor, "draft lengths stay at the configured one")
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            running = [request.request_id for request in self.running]
+            length = self.governor("length", running) if running else None
+            if self.dynamic_sd_lookup is not None:
+                whole = self.num_spec_tokens if length is None else length
+                self.dynamic_sd_lookup[:] = [whole] * len(self.dynamic_sd_lookup)
+            output = super().schedule(*args, **kwargs)
+            self.governor("scheduled", output)
+            return output
+
+        def update_from_output(self, scheduled: Any, output: Any, *args: Any) -> Any:
+            self.governor("sampled", scheduled, output)
+            return super().update_from_output(scheduled, output, *args)
+
+    return LengthScheduler
