@@ -42,6 +42,11 @@ class DraftSources:
         # Place of each position within a row of the two tables.
         self._place = np.minimum(np.arange(context.max_draft), self._width - 1)
 
+    @property
+    def by_slot(self) -> NDArray[np.uint8] | None:
+        """The proposer's array of sources; None where all drafts are of one."""
+        return self._of
+
     def count_drafted(
         self, slots: IntArray, lengths: IntArray, parents: IntArray | None = None
     ) -> None:

@@ -103,6 +103,9 @@ class Steering:
                 )
             assert isinstance(controller, TrimmingController)
             self._trimming = controller
+            tell = getattr(controller, "know_sources", None)
+            if tell is not None and sources is not None and sources.by_slot is not None:
+                tell(len(sources.names), sources.by_slot)
 
     def begin(self, slot: int, request: Request) -> None:
         """A request takes a slot."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.adapters.vllm_v1.governing import METHOD, Guard, Slots, attach, running
+from specplug.adapters.vllm_v1.governing import METHOD, Guard, Slots, attach, request_of, running
 from specplug.adapters.vllm_v1.native import length_scheduler
 from specplug.adapters.vllm_v1.steps import StepClock
 from specplug.control.cost import CostModel
@@ -30,7 +30,6 @@ from specplug.types import (
     TOKEN_DTYPE,
     Capabilities,
     Context,
-    Request,
     allocate_drafts,
 )
 
@@ -132,7 +131,10 @@ class Governor:
         drafted, offered: draft tokens let through, and drafted by the inner method.
     """
 
-    def __init__(self, control: Mapping[str, Any], width: int, requests: int) -> None:
+    def __init__(
+        self, control: Mapping[str, Any], width: int, requests: int, scheduler: Any = None
+    ) -> None:
+        self._scheduler = scheduler
         options = {key: value for key, value in control.items() if key != "name"}
         context = Context(1 << 30, 1 << 30, width, max_requests=requests)
         self.controller = GoodputController(
@@ -202,7 +204,7 @@ class Governor:
             return known
         slot = self._slots.take(request_id)
         if slot is not None:
-            self.steering.begin(slot, Request(request_id, 0))
+            self.steering.begin(slot, request_of(self._scheduler, request_id))
         return slot
 
 
@@ -227,7 +229,7 @@ def scheduler_class(packed: Mapping[str, Any]) -> type:
             super().__init__(*args, **kwargs)
             width = int(self.num_spec_tokens)
             most = int(self.scheduler_config.max_num_seqs)
-            governor = Governor(control, max(1, width), most)
+            governor = Governor(control, max(1, width), most, self)
             self.governor = Guard(governor, "drafts are not cut any more")
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:

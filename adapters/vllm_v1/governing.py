@@ -8,6 +8,7 @@ from typing import Any
 
 from specplug.adapters.common import host_logger
 from specplug.control.live import share
+from specplug.types import Request
 
 METHOD = "specplug.adaptive"
 
@@ -23,6 +24,14 @@ def attach(governor: Any) -> None:
 def running() -> list[Any]:
     """The governors alive in this process, which is the engine core's."""
     return list(_running)
+
+
+def request_of(scheduler: Any, request_id: str) -> Request:
+    """What is known of a request in vLLM's scheduler: its temperature, and its cache salt as its namespace."""
+    known = getattr(scheduler, "requests", {}).get(request_id)
+    temperature = getattr(getattr(known, "sampling_params", None), "temperature", None)
+    salt = getattr(known, "cache_salt", None)
+    return Request(request_id, 0, temperature=float(temperature or 0.0), namespace=str(salt or ""))
 
 
 class Slots:

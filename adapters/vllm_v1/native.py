@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from specplug.adapters.vllm_v1.governing import Guard, Slots, attach
+from specplug.adapters.vllm_v1.governing import Guard, Slots, attach, request_of
 from specplug.control.cost import CostModel, StepFacts
 from specplug.control.goodput import GoodputController
 from specplug.control.options import GoodputSettings
-from specplug.types import LENGTH_DTYPE, Context, Request
+from specplug.types import LENGTH_DTYPE, Context
 
 
 class LengthGovernor:
@@ -32,7 +32,10 @@ class LengthGovernor:
         controller: the controller, which plans without looking at drafts.
     """
 
-    def __init__(self, control: Mapping[str, Any], width: int, requests: int) -> None:
+    def __init__(
+        self, control: Mapping[str, Any], width: int, requests: int, scheduler: Any = None
+    ) -> None:
+        self._scheduler = scheduler
         options = {key: value for key, value in control.items() if key != "name"}
         context = Context(1 << 30, 1 << 30, width, max_requests=requests)
         self.controller = GoodputController(
@@ -104,7 +107,7 @@ class LengthGovernor:
             return known
         slot = self._slots.take(request_id)
         if slot is not None:
-            self.controller.begin(slot, Request(request_id, 0))
+            self.controller.begin(slot, request_of(self._scheduler, request_id))
         return slot
 
 
@@ -118,6 +121,7 @@ def length_scheduler(base: type, control: Mapping[str, Any]) -> type:
                 control,
                 max(1, int(self.num_spec_tokens)),
                 int(self.scheduler_config.max_num_seqs),
+                self,
             )
             self.governor = Guard(governor, "draft lengths stay at the configured one")
 

@@ -2,9 +2,9 @@
 
 A proposer says, per position, how likely it is that this token and all before it are accepted. Divided by the value
 before, that is the chance ``p`` of a position given that all before it were accepted. The model corrects its odds,
-``odds(q) = odds(p) * exp(depth bias + group bias + request bias)``, and learns the three biases online: one per
-bucket of depths, one per group (namespace and kind of temperature), one per request. A new request starts from its
-group.
+``odds(q) = odds(p) * exp(depth bias + group bias + request bias + source bias)``, and learns the biases online: one per
+bucket of depths, one per group (namespace and kind of temperature), one per request, and one per source of drafts where
+a proposer names several. A new request starts from its group, a new group half-way to those of its temperature.
 
 Each bias has a variance ``v``. A step with residual ``R`` (hits minus expected hits over the positions that were
 tested) moves it by ``v R / (1 + n V / 4)``, where ``n`` is the number of rows and ``V`` the sum of the variances, and
@@ -46,6 +46,7 @@ _DEPTH = (0.10, 0.0005, 2.0, 0.5)
 _BLIND_DEPTH, _BLIND_LATER_BOUND, _FORGOTTEN = (1.0, 0.0005, 2.0, 0.5), 6.0, 0.02
 _GROUP = (0.30, 0.002, 3.0, 1.0)
 _REQUEST = (1.0, 0.005, 4.0, 2.0)
+_SOURCE = (0.15, 0.001, 2.0, 0.5)
 
 
 class AcceptanceModel:
@@ -74,17 +75,38 @@ class AcceptanceModel:
         self.request_bias = np.zeros(slots)
         self._request_var = np.full(slots, _REQUEST[0])
         self._group_of: NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._sources: NDArray[np.uint8] | None = None
+        self.source_bias = np.zeros(1)
+        self._source_var = np.full(1, _SOURCE[0])
+        self._kinds: dict[int, list[int]] = {}  # groups by kind of temperature
         self._blind = np.where(np.arange(width) == 0, BLIND_FIRST, BLIND_LATER)
 
     def begin(self, slot: int, request: Request) -> None:
         """A request takes a slot: what was known of the last one there is forgotten."""
         key = (request.namespace, _temperature_kind(request.temperature))
-        number = self._groups.setdefault(key, min(len(self._groups), GROUPS - 1))
+        number = self._groups.get(key)
+        if number is None:
+            number = self._groups[key] = min(len(self._groups), GROUPS - 1)
+            self._found(number, key[1])
         if len(self._groups) > 4 * GROUPS:  # a namespace per user: names must not fill the memory
             self._groups.clear()
+            self._kinds.clear()
         self._group_of[slot] = number
         self.request_bias[slot] = 0.0
         self._request_var[slot] = _REQUEST[0]
+
+    def know_sources(self, count: int, sources: NDArray[np.uint8]) -> None:
+        """Drafts come from ``count`` sources; which, of the last draft of a slot, says uint8 ``[slots, K]``."""
+        self._sources = sources
+        self.source_bias = np.zeros(count)
+        self._source_var = np.full(count, _SOURCE[0])
+
+    def _found(self, number: int, kind: int) -> None:
+        """A new group starts half-way to the others of its temperature: tenants differ, coins do not."""
+        alike = self._kinds.setdefault(kind, [])
+        self.group_bias[number] = 0.5 * self.group_bias[alike].mean() if alike else 0.0
+        self._group_var[number] = _GROUP[0]
+        alike.append(number)
 
     def chances(self, survival: FloatArray) -> FloatArray:
         """Per position the proposer's chance given all before it, float64 ``[B, K]``, made safe.
@@ -112,6 +134,8 @@ class AcceptanceModel:
         """The chances after correction, float64 ``[B, K]``."""
         width = chances.shape[1]
         odds = np.exp(self.depth_bias)[self._buckets[:width]][None, :] * self._row_factor(slots)
+        if self._sources is not None:
+            odds *= np.exp(self.source_bias)[self._of(slots, width)]
         odds *= chances
         rest = 1.0 - chances
         rest += odds
@@ -147,6 +171,8 @@ class AcceptanceModel:
         self._request_var[slots] = _aged(own, own / (1.0 + h * own) * h, _REQUEST[0], _REQUEST)
         self._learn_groups(groups, r, h)
         self._learn_depths(residual.sum(axis=0), information.sum(axis=0), known.sum(axis=0))
+        if self._sources is not None:
+            self._learn_sources(self._of(slots, width)[known], residual[known], information[known])
 
     def _learn_groups(
         self, groups: NDArray[np.int64], r: FloatArray, information: FloatArray
@@ -188,6 +214,25 @@ class AcceptanceModel:
             lost = (h <= 0.0) & (self.depth_bias < -self._depth[2])
             self.depth_bias[lost] += _FORGOTTEN
         self._depth_var = _aged(own, own / (1.0 + h * own) * h, self._depth[0], self._depth)
+
+    def _of(self, slots: IntArray, width: int) -> NDArray[np.uint8]:
+        """The source of each position of these slots' drafts; a number without a name stands for the last."""
+        assert self._sources is not None
+        found: NDArray[np.uint8] = self._sources[slots, :width]
+        return np.minimum(found, np.uint8(len(self.source_bias) - 1))
+
+    def _learn_sources(
+        self, sources: NDArray[np.uint8], residual: FloatArray, information: FloatArray
+    ) -> None:
+        count = len(self.source_bias)
+        r, h = np.bincount(sources, residual, count), np.bincount(sources, information, count)
+        own, tokens = self._source_var, np.bincount(sources, minlength=count)
+        gain = own / (1.0 + 0.25 * tokens * (own + _REQUEST[0]))
+        seen = tokens > 0
+        moved = _moved(self.source_bias, gain * r, _SOURCE)
+        aged = _aged(own, own / (1.0 + h * own) * h, _SOURCE[0], _SOURCE)
+        self.source_bias = np.where(seen, moved, self.source_bias)
+        self._source_var = np.where(seen, aged, own)
 
     def _row_factor(self, slots: IntArray) -> FloatArray:
         bias = self.request_bias[slots] + self.group_bias[self._group_of[slots]]

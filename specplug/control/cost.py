@@ -1,12 +1,12 @@
 """How long a whole engine step takes, learned from the steps themselves.
 
-The model is ``seconds = scale * (f(tokens) + a * context + b * requests)``, where ``f`` is piecewise linear with a
-knot at every power of two, so that the flat part of a memory-bound engine, the knee and the slope of a compute-bound
-one all fit. It is a Bayesian linear regression on steps divided by the plain step: prior mean (a seed, or a gentle
-slope), prior precision, discounted sufficient statistics. Each observation counts less the farther it lies off, in
-units that include how little is known there (full weight within 2 of them, then falling with the square of the
-distance, so that a slow step pulls less than a slightly slow one; as in Holland and Welsch, "Robust regression using
-iteratively reweighted least-squares", 1977).
+The model is ``seconds = scale * (f(tokens) + a * context + b * requests + c * share of prefill)``, where ``f`` is
+piecewise linear with a knot at every power of two, so that the flat part of a memory-bound engine, the knee and the
+slope of a compute-bound one all fit. It is a Bayesian linear regression on steps divided by the plain step: prior mean
+(a seed, or a gentle slope), prior precision, discounted sufficient statistics. Each observation counts less the farther
+it lies off, in units that include how little is known there (full weight within 2 of them, then falling with the square
+of the distance, so that a slow step pulls less than a slightly slow one; as in Holland and Welsch, "Robust regression
+using iteratively reweighted least-squares", 1977), but a fast one always counts.
 
 ``scale`` follows the machine's speed quickly; it changes no decision, because goodput compares steps of one machine.
 Where the engine pads to captured shapes (CUDA graphs), tokens are counted after padding, so the cost has steps.
@@ -28,6 +28,7 @@ FloatArray = NDArray[np.float64]
 log = logging.getLogger("specplug")
 
 _N = len(KNOTS)
+_SIZE = _N + 3  # weights: of the knots, of context, requests and share of prefill
 _CONTEXT_UNIT = 10_000.0
 _REQUEST_UNIT = 100.0
 
@@ -90,8 +91,8 @@ class CostModel:
         self.largest = 0
         self.noise = _NOISE
         self._mean, self._precision = _prior(seed)
-        self._a = np.zeros((_N + 2, _N + 2))
-        self._b = np.zeros(_N + 2)
+        self._a = np.zeros((_SIZE, _SIZE))
+        self._b = np.zeros(_SIZE)
         self._theta = self._mean.copy()
         self._covariance = np.linalg.inv(self._precision) * _NOISE**2
         self._first: list[StepFacts] = []
@@ -130,13 +131,18 @@ class CostModel:
         if self.steps % _EVERY == 0 or self.steps < 4 * _EVERY:
             self._fit()
 
-    def seconds(self, tokens: int, requests: int, context: int = 0) -> float:
+    def seconds(self, tokens: int, requests: int, context: int = 0, prefill: int = 0) -> float:
         """Expected duration of one step; in units of a plain step before :attr:`ready`."""
-        value = float(self.table(tokens, 0, requests, context)[0])
+        value = float(self.table(tokens, 0, requests, context, prefill)[0])
         return value * (self.scale if self.ready else 1.0)
 
-    def table(self, base: int, most: int, requests: int, context: int = 0) -> FloatArray:
-        """Relative cost of steps with ``base``, ``base + 1``, ..., ``base + most`` tokens: float64 ``[most + 1]``."""
+    def table(
+        self, base: int, most: int, requests: int, context: int = 0, prefill: int = 0
+    ) -> FloatArray:
+        """Relative cost of steps with ``base``, ``base + 1``, ..., ``base + most`` tokens: float64 ``[most + 1]``.
+
+        ``prefill`` of the ``base`` are of prompts, for which engines run other kernels.
+        """
         end = base + most + 1
         if end > len(self._table):
             self._tabulate(max(end, 2 * len(self._table)))
@@ -144,7 +150,8 @@ class CostModel:
             self._theta[_N] * context / _CONTEXT_UNIT
             + self._theta[_N + 1] * requests / _REQUEST_UNIT
         )
-        return np.maximum(self._table[base:end] + max(0.0, float(rest)), 0.05)
+        rest = max(0.0, float(rest)) + float(self._theta[_N + 2]) * prefill / max(1, base)
+        return np.maximum(self._table[base:end] + rest, 0.05)
 
     def shape(self) -> tuple[list[int], list[float]]:
         """Token counts and the relative cost of a step with so many: what a seed holds."""
@@ -154,7 +161,7 @@ class CostModel:
         if not (math.isfinite(facts.seconds) and facts.seconds > 1e-7 and facts.tokens > 0):
             return False
         if self.ready and facts.seconds > 20 * self.seconds(
-            facts.tokens, facts.requests, facts.context
+            facts.tokens, facts.requests, facts.context, facts.prefill
         ):
             # A clock that jumped, or a machine that slept; if it goes on like that it is the truth.
             self._strange += 1
@@ -170,7 +177,7 @@ class CostModel:
         self._seen = [0] * (_N + 1)
         self._tabulate()
         newer = self._first[len(self._first) // 2 :]
-        shapes = [self.table(f.tokens, 0, f.requests, f.context)[0] for f in newer]
+        shapes = [self.table(f.tokens, 0, f.requests, f.context, f.prefill)[0] for f in newer]
         self.scale = float(np.median([f.seconds / s for f, s in zip(newer, shapes, strict=True)]))
         for facts in self._first:
             self._add(facts)
@@ -219,10 +226,11 @@ class CostModel:
 
     def _features(self, facts: StepFacts) -> FloatArray:
         tokens = self._padded(np.array([facts.tokens]))[0]
-        x = np.empty(_N + 2)
+        x = np.empty(_SIZE)
         x[:_N] = _basis(float(tokens))
         x[_N] = facts.context / _CONTEXT_UNIT
         x[_N + 1] = facts.requests / _REQUEST_UNIT
+        x[_N + 2] = facts.prefill / max(1, facts.tokens)
         return x
 
     def _padded(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -257,15 +265,15 @@ _BASIS = np.array([_basis(float(k)) for k in KNOTS])
 
 def _prior(seed: CostSeed | None) -> tuple[FloatArray, FloatArray]:
     """Mean and precision (noise variance 1 times _NOISE**2) of the weights."""
-    mean = np.zeros(_N + 2)
+    mean = np.zeros(_SIZE)
     mean[0], mean[1] = 1.0, PRIOR_SLOPE
     if seed is not None:
         mean[:_N] = np.linalg.solve(_BASIS, np.array(seed.relative))
-    sd = np.empty(_N + 2)
+    sd = np.empty(_SIZE)
     sd[0], sd[1] = 0.3, PRIOR_SLOPE_SD
     # Beyond its knee a step costs in proportion to its tokens: there the slope changes by about 1 / knee.
     sd[2:_N] = 0.5 / _INNER
-    sd[_N], sd[_N + 1] = 0.05, 0.1
+    sd[_N], sd[_N + 1], sd[_N + 2] = 0.05, 0.1, 0.2
     if seed is not None:
         sd[1:_N] = np.minimum(sd[1:_N], 0.25 * np.abs(mean[1:_N]) + 0.05 / KNOTS[1])
         sd[2:_N] = np.minimum(sd[2:_N], 0.25 * np.abs(mean[2:_N]) + 0.1 / _INNER)

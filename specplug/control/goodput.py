@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specplug.control.acceptance import AcceptanceModel, FloatArray
 from specplug.control.cost import CostModel, StepFacts
@@ -138,6 +139,11 @@ class GoodputController:
         self._survey = Survey()
 
     # What the session calls.
+
+    def know_sources(self, count: int, sources: NDArray[np.uint8]) -> None:
+        """Which source each token of a draft comes from; see :meth:`.AcceptanceModel.know_sources`."""
+        if self.trims and count > 1:
+            self.acceptance.know_sources(count, sources)
 
     def begin(self, slot: int, request: Request) -> None:
         """A request takes a slot."""
@@ -265,7 +271,9 @@ class GoodputController:
         rows = len(slots)
         most = min(int(limits.sum()), self.settings.max_draft_tokens, self._allowed(rows))
         self._budget = most
-        costs = self.cost.table(rows + self._others, max(0, most), rows, self._context)
+        costs = self.cost.table(
+            rows + self._others, max(0, most), rows, self._context, self._prefill
+        )
         margin = self.settings.margin + self._caution
         if self.actions is not None:
             plan = spend_uniform(survival, costs, self.actions, margin=margin)
@@ -337,7 +345,7 @@ class GoodputController:
         predicted = math.nan
         if self.cost.ready:
             predicted = self.cost.seconds(
-                requests + self._others + drafted, requests, self._context
+                requests + self._others + drafted, requests, self._context, self._prefill
             )
         self.decisions.add(
             rows=requests,

@@ -55,6 +55,39 @@ def test_the_governor_heard_of_steps_and_drafts(adaptive: EngineProcess) -> None
 
 
 @pytest.fixture(scope="module")
+def drafting(start: Start, model: str) -> EngineProcess:
+    """The model as its own draft model: greedy, every draft is right, and each costs as much as a step."""
+    engine = start(
+        "drafting",
+        speculative_config={
+            "method": "specplug.adaptive",
+            "num_speculative_tokens": 4,
+            "specplug": {"inner": {"method": "draft_model", "model": model}},
+        },
+    )
+    engine.ready()
+    return engine
+
+
+def test_a_draft_model_is_told_its_lengths_and_the_answers_stay(
+    plain: Driver, drafting: EngineProcess, tally: Tally
+) -> None:
+    prompts = [VARIED[name] for name in NAMES]
+    expected = plain.generate(prompts, GREEDY)
+    got = drafting.generate(prompts, GREEDY)
+    for name, want, have in zip(NAMES, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+    for _ in range(3):
+        drafting.generate([VARIED["repeat-line"]], GREEDY)
+    found = drafting.call("run", target="specplug.adapters.vllm_v1.adaptive:report")["value"]
+    assert found["cost_steps"] >= 5
+    assert found["drafted"] > 0
+    assert found["accepted"] > 0.8 * (found["accepted"] + found["wasted"])
+    # Drafts as expensive as steps never pay, however right they are.
+    assert found["reasons"].get("plan", 0) < found["decisions"]
+
+
+@pytest.fixture(scope="module")
 def governed(start: Start) -> EngineProcess:
     """The configuration of the README: nothing is said about the controller."""
     config = {"method": "specplug.suffix", "num_speculative_tokens": WIDTH}

@@ -183,6 +183,8 @@ class PlainScheduler:
         self.running = [SimpleNamespace(request_id=name) for name in ("a", "b")]
         self.right = right
         self.drafts: dict[str, list[int]] = {}
+        hot = SimpleNamespace(sampling_params=SimpleNamespace(temperature=1.0), cache_salt="tenant")
+        self.requests = {"a": hot}
 
     def schedule(self) -> SimpleNamespace:
         counts = {r.request_id: 1 + len(self.drafts.get(r.request_id, ())) for r in self.running}
@@ -221,6 +223,8 @@ def test_a_draft_model_is_told_the_length_that_pays(clock: Clock) -> None:
     # It returns, by probes.
     assert np.mean(serve_lengths(made, clock, 6, 80)[-30:]) > 4
     assert isinstance(made.governor.governor, LengthGovernor)
+    # Requests of another temperature and tenant are learned about apart.
+    assert len(set(made.governor.governor.controller.acceptance._group_of[:4].tolist())) == 2
     assert made.governor.governor.controller.decisions.totals["accepted"] > 100
 
 

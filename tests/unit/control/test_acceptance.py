@@ -134,3 +134,38 @@ def test_the_short_way_for_one_group_is_the_long_way() -> None:
         long.learn(array(0, 1, 2, 3), chances, tested, agreed)
     assert short.group_bias[0] == pytest.approx(long.group_bias[0], abs=1e-12)
     assert short.request_bias[:3] == pytest.approx(long.request_bias[:3], abs=1e-12)
+
+
+def test_each_source_has_a_reliability_of_its_own() -> None:
+    model = AcceptanceModel(2, 8)
+    sources = np.zeros((2, 8), np.uint8)
+    sources[:, ::2] = 1  # a draft may take its tokens from several
+    model.know_sources(3, sources)
+    coins = np.random.default_rng(0)
+    true = np.where(sources == 1, 0.95, 0.4)
+    slots, chances = array(0, 1), np.full((2, 8), 0.7)
+    for _ in range(300):
+        hits = coins.random((2, 8)) < true
+        agreed = np.where(hits.all(axis=1), 8, hits.argmin(axis=1)).astype(LENGTH_DTYPE)
+        model.learn(slots, chances, np.minimum(agreed + 1, 8).astype(LENGTH_DTYPE), agreed)
+    found = model.corrected(slots, chances)
+    assert found[:, ::2] == pytest.approx(0.95, abs=0.06)
+    assert found[:, 1::2] == pytest.approx(0.4, abs=0.12)
+    assert model.source_bias[2] == 0.0
+    # A new request starts from what is known of its sources.
+    model.begin(0, Request("new", 1))
+    again = model.corrected(slots, chances)[0]
+    assert again[0] > again[1] + 0.15
+
+
+def test_a_new_tenant_starts_from_what_requests_of_its_temperature_did() -> None:
+    model = AcceptanceModel(1, 8)
+    for temperature, true in ((0.0, 0.95), (1.0, 0.3)):
+        for number in range(30):
+            model.begin(0, Request(str(number), 1, namespace="old", temperature=temperature))
+            serve(model, 0.7, true, 10, number)
+    found = []
+    for temperature in (0.0, 1.0):
+        model.begin(0, Request("x", 1, namespace=f"new {temperature}", temperature=temperature))
+        found.append(model.corrected(array(0), np.full((1, 8), 0.7))[0, 0])
+    assert found[0] > found[1] + 0.15

@@ -145,3 +145,18 @@ def test_one_slow_step_does_not_close_a_range_of_lengths_for_good() -> None:
     assert table[5] / table[0] < 2.0
     teach(model, roofline, 100)  # where it is slow in truth, that is found out
     assert model.seconds(32, 1) > 1.6 * model.seconds(1, 1)
+
+
+def test_steps_with_prompts_may_take_longer_than_their_tokens_say() -> None:
+    """Other kernels run in them."""
+    model, coins = CostModel(), np.random.default_rng(0)
+
+    def truth(tokens: int, prompt: int) -> float:
+        return 0.02 + 0.0001 * tokens + (0.006 if prompt else 0.0)
+
+    for _ in range(400):
+        prompt = int(coins.integers(0, 2)) * int(coins.integers(100, 600))
+        tokens = 4 + int(coins.integers(0, 200)) + prompt
+        model.observe(StepFacts(truth(tokens, prompt), tokens, 4, prefill=prompt))
+    assert model.seconds(104, 4) == pytest.approx(truth(104, 0), rel=0.05)
+    assert model.seconds(404, 4, 0, 380) == pytest.approx(truth(404, 380), rel=0.05)

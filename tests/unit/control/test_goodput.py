@@ -272,3 +272,32 @@ def test_a_cost_file_that_cannot_be_written_costs_one_warning(
     server = Server(1, settings=GoodputSettings(cost_file=str(tmp_path / "none" / "cost.json")))
     server.serve(0.8, 0.8, 2300)
     assert len(caplog.records) == 1
+
+
+def drafts_beside_prefill(slope: float, chance: float, prompt: int) -> int:
+    """Draft tokens of four requests in a step with so many prompt tokens; slope in plain steps per token."""
+    context = Context(1000, 4096, WIDTH, max_requests=4)
+    controller = GoodputController(context)
+    slots = np.arange(4, dtype=LENGTH_DTYPE)
+    coins = np.random.default_rng(0)
+    for _ in range(200):
+        # It has seen steps of all sizes before.
+        tokens = int(4 + coins.integers(0, 2000 if prompt else 64))
+        prefill = max(0, tokens - 68)
+        seconds = 0.01 * (1 + slope * (tokens - 4))
+        controller.timed(StepFacts(seconds, tokens, 4, prefill=prefill, next_prefill=prompt))
+    lengths = array([0] * 4)
+    controller.plan(slots, array([WIDTH] * 4), lengths)
+    controller.trim(slots, np.tile(chance ** np.arange(1, WIDTH + 1), (4, 1)), lengths)
+    return int(lengths.sum())
+
+
+def test_a_draft_beside_a_long_prompt_competes_with_steps_to_come() -> None:
+    """The step takes long anyway, so by its own ratio anything would pay; the drafts are no cheaper for that."""
+    for slope, chance in ((0.2, 0.3), (0.05, 0.7)):
+        alone = drafts_beside_prefill(slope, chance, 0)
+        beside = drafts_beside_prefill(slope, chance, 1000)
+        assert beside <= 1.5 * alone + 2, (slope, chance)
+    # Where drafts cost next to nothing they are made, prompt or not.
+    assert drafts_beside_prefill(0.002, 0.9, 1000) > 30
+    assert drafts_beside_prefill(0.05, 0.1, 1000) == 0
