@@ -6,10 +6,11 @@ compete is described in :mod:`specplug.kernels.contest`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specplug.proposers.rest import DATASTORE_HELP, Forwarding, RestSettings, sources
+from specplug.proposers.rest import DATASTORE_HELP, Forwarding, RestSettings, preflight, sources
 from specplug.proposers.suffix import SuffixProposer, SuffixSettings
 from specplug.settings import option
 from specplug.types import (
@@ -34,6 +35,10 @@ class HybridSettings(SuffixSettings):
         maximum=86_400.0,
         help="Seconds between two looks for a new version of a datastore.",
     )
+
+    def preflight(self, vocab_size: int = 0, tokenizer: Callable[[], str] | None = None) -> None:
+        """Refuse what a server could not start with, see :func:`specplug.registry.preflight`."""
+        preflight("specplug.hybrid", self.datastore, vocab_size, tokenizer)
 
 
 class HybridProposer(Forwarding):

@@ -7,10 +7,11 @@ look-ups work is described in :mod:`specplug.kernels.lookup`, how occurrences be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specplug.errors import SettingsError
+from specplug.errors import DatastoreError, SettingsError
 from specplug.settings import option
 from specplug.types import (
     Capabilities,
@@ -61,6 +62,49 @@ class RestSettings:
         maximum=86_400.0,
         help="Seconds between two looks for a new version of the datastore.",
     )
+
+    def preflight(self, vocab_size: int = 0, tokenizer: Callable[[], str] | None = None) -> None:
+        """Refuse what a server could not start with, see :func:`specplug.registry.preflight`."""
+        count = len(folders(self.datastore))
+        if count == 0:
+            raise SettingsError(
+                "specplug.rest: option 'datastore' must name a folder that `specplug datastore build` made, "
+                f"got {self.datastore!r}"
+            )
+        if self.tree and count > 1:
+            raise SettingsError(
+                f"specplug.rest: option 'tree' goes with one datastore, got {count}; merge them with "
+                "`specplug datastore merge`, or draft chains"
+            )
+        preflight("specplug.rest", self.datastore, vocab_size, tokenizer)
+
+
+def preflight(where: str, value: str, vocab_size: int, tokenizer: Callable[[], str] | None) -> None:
+    """Read the headers of the datastores in an option, without compiling anything; those of namespaces may come later.
+
+    Args:
+        where: what messages begin with.
+        value: of the option ``datastore``.
+        vocab_size: of the model; 0 if it is not known yet.
+        tokenizer: digest of the model's vocabulary; asked only if a datastore names one.
+
+    Raises:
+        SettingsError: one is missing, damaged, of a later version, or does not fit the model.
+    """
+    from specplug.index.datastore_format import PLACEHOLDER, check_header, file_of, read_header
+
+    digest: str | None = None
+    for _, folder in folders(value):
+        if PLACEHOLDER in folder:
+            continue
+        try:
+            header = read_header(folder)
+            if header.vocabulary and digest is None:
+                digest = "" if tokenizer is None else tokenizer()
+            if vocab_size:
+                check_header(header, str(file_of(folder)), vocab_size, digest or "")
+        except DatastoreError as error:
+            raise SettingsError(f"{where}: option 'datastore': {error}") from error
 
 
 def folders(value: str) -> list[tuple[str | None, str]]:
@@ -145,22 +189,12 @@ class RestProposer(Forwarding):
     def __init__(self, context: Context, settings: RestSettings) -> None:
         from specplug.index.contest import ContestProposer as Contest
 
-        count = len(folders(settings.datastore))
-        if count == 0:
-            raise SettingsError(
-                "specplug.rest: option 'datastore' must name a folder that `specplug datastore build` made, "
-                f"got {settings.datastore!r}"
-            )
-        if settings.tree and count > 1:
-            raise SettingsError(
-                f"specplug.rest: option 'tree' goes with one datastore, got {count}; merge them with "
-                "`specplug datastore merge`, or draft chains"
-            )
+        settings.preflight(context.vocab_size, context.tokenizer)
         found = sources(
             *(context, settings.datastore, settings.verify_cost, settings.refresh_s),
             BRANCHES if settings.tree else 1,
         )
         self.capabilities = Capabilities(trees=settings.tree)
         self.inner: RestIndex | ContestProposer = (
-            found[0][1] if count == 1 else Contest(context, found, settings.verify_cost)
+            found[0][1] if len(found) == 1 else Contest(context, found, settings.verify_cost)
         )

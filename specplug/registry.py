@@ -99,6 +99,33 @@ def check(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return asdict(parse(entry.settings_type, options, entry.where))
 
 
+def preflight(
+    name: str,
+    options: Mapping[str, Any],
+    vocab_size: Callable[[], int] | None = None,
+    tokenizer: Callable[[], str] | None = None,
+) -> None:
+    """Ask a proposer whether it could start, in the process that parses options: before a model loads.
+
+    Only what the options themselves cannot say is asked, such as whether a file is there. A ``Settings`` class that
+    has a method ``preflight(vocab_size, tokenizer)`` answers by raising.
+
+    Args:
+        options: of the proposer.
+        vocab_size: of the model; None if it is not known yet. Called only if the proposer asks.
+        tokenizer: digest of the model's vocabulary, see :func:`specplug.vocabulary.vocabulary_digest`. The same.
+
+    Raises:
+        SettingsError: it could not, and why. Else as :func:`check`.
+    """
+    entry = load(name)
+    if entry.settings_type is None:
+        return
+    ask = getattr(parse(entry.settings_type, options, entry.where), "preflight", None)
+    if ask is not None:
+        ask(0 if vocab_size is None else vocab_size(), tokenizer)
+
+
 def build(name: str, context: Context, options: Mapping[str, Any] | None = None) -> Proposer:
     """A proposer, built for one engine process and checked against the protocol."""
     entry = load(name)

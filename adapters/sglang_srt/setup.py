@@ -91,16 +91,16 @@ def facts(name: str, model_runner: Any) -> Facts:
     )
 
 
-def tokenizer_digest() -> str:
+def tokenizer_digest(given: Any = None) -> str:
     """Digest of the tokenizer's vocabulary, for files of token ids; "" if it cannot be read.
 
-    Asked for only by proposers that have such a file.
+    Asked for only by proposers that have such a file. ``given``: SGLang's arguments; those of this process if None.
     """
     try:
         from sglang.srt.runtime_context import get_server_args
         from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-        given = get_server_args()
+        given = get_server_args() if given is None else given
         tokenizer = get_tokenizer(
             given.tokenizer_path or given.model_path, trust_remote_code=given.trust_remote_code
         )
@@ -111,6 +111,18 @@ def tokenizer_digest() -> str:
             error,
         )
         return ""
+
+
+def vocabulary_size(given: Any) -> int:
+    """Token ids of the model that SGLang's arguments name, before it is loaded; 0 if that cannot be read."""
+    try:
+        from sglang.srt.utils.hf_transformers_utils import get_config
+
+        config = get_config(given.model_path, trust_remote_code=given.trust_remote_code)
+        text = getattr(config, "get_text_config", lambda: config)()
+        return int(text.vocab_size)
+    except Exception:  # noqa: BLE001  as above; the worker, which has the model, asks again
+        return 0
 
 
 def captures_graphs(device: Any) -> bool:

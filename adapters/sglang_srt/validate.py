@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+from specplug import registry
 from specplug.adapters.common import host_logger
 from specplug.adapters.sglang_srt import options
 from specplug.adapters.sglang_srt.requirements import REQUIREMENTS
+from specplug.adapters.sglang_srt.setup import tokenizer_digest, vocabulary_size
 from specplug.errors import SettingsError
 from specplug.registry import PREFIX
 
@@ -72,12 +75,17 @@ def validate(server_args: Any, name: str) -> None:
     if warning:
         host_logger("sglang").warning("specplug: %s", warning)
     where = PREFIX + name
-    options.checked(name, getattr(server_args, options.FILE_ARGUMENT, None))
+    choice = options.checked(name, getattr(server_args, options.FILE_ARGUMENT, None))
     for refusal in _REFUSED:
         value = getattr(server_args, refusal.field, None)
         if refusal.test(value):
             argument = "--" + refusal.field.replace("_", "-")
             raise SettingsError(f"{where}: {argument} {value!r}: {refusal.reason}")
+    registry.preflight(
+        *(name, choice.options),
+        partial(vocabulary_size, server_args),
+        partial(tokenizer_digest, server_args),
+    )
     server_args.speculative_num_draft_tokens = width = _width(server_args, where)
     # SGLang keeps twice the larger of this and the width free in the KV cache for every request.
     server_args.speculative_num_steps = width - 1

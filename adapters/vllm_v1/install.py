@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
+from specplug import registry
 from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import metrics, requirements, salts
 from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
-from specplug.adapters.vllm_v1.options import is_ours, translate
+from specplug.adapters.vllm_v1.options import is_ours, translate, unpack
+from specplug.adapters.vllm_v1.setup import tokenizer_digest
 from specplug.errors import SettingsError
 
 _MARK = "_specplug"
@@ -60,6 +63,8 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             self.scheduler_cls = scheduler
         else:
             translated = translate(config)
+            if translated is not config:
+                _preflight(translated, kwargs.get("target_model_config", args[0] if args else None))
         if translated is not config:
             self.speculative_config = translated
             # Consumed: vLLM would complain that they are given twice.
@@ -70,6 +75,19 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(create_speculative_config, _MARK, True)
     return create_speculative_config
+
+
+def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:
+    """Whether the proposer could start with this model: a missing file is found before the model loads."""
+    choice = unpack(str(translated["model"]).rpartition(".")[2])
+    if choice is None or model_config is None:
+        return
+    worker = SimpleNamespace(model_config=model_config)
+    registry.preflight(
+        *(choice.name, choice.options),
+        lambda: int(model_config.get_vocab_size()),
+        functools.partial(tokenizer_digest, worker),
+    )
 
 
 def _merged(engine_args: Any) -> Any:

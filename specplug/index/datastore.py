@@ -13,14 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.errors import DatastoreError
-from specplug.index.datastore_format import HEADER_BYTES, SECTIONS, Header, decode
+from specplug.index.datastore_format import (
+    FILE,
+    HEADER_BYTES,
+    SECTIONS,
+    Header,
+    decode,
+    file_of,
+    unopened,
+)
 from specplug.kernels import datastore_layout as layout
 from specplug.kernels.lookup import find_occurrences
 from specplug.kernels.packed import unpack
 from specplug.types import TokenArray
 
-#: The file within the folder that users name.
-FILE = "datastore.bin"
+__all__ = ["FILE", "Datastore", "Identity", "Occurrences", "file_of", "identity_of"]
 
 #: Identity of a published file: device, inode, modification time, size.
 Identity = tuple[int, int, int, int]
@@ -37,12 +44,6 @@ class Occurrences:
 
     positions: NDArray[np.int64]
     lengths: NDArray[np.int64]
-
-
-def file_of(path: str | Path) -> Path:
-    """The file of a datastore that is named by its folder or by the file itself."""
-    path = Path(path).expanduser()
-    return path / FILE if path.is_dir() else path
 
 
 def identity_of(path: Path) -> Identity:
@@ -78,12 +79,8 @@ class Datastore:
                 self._file.read(HEADER_BYTES), found.st_size, str(self.path)
             )
             mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        except FileNotFoundError:
-            raise DatastoreError(
-                f"no datastore at {path}; `specplug datastore build {path} INPUT --tokenizer MODEL` makes one"
-            ) from None
         except OSError as error:
-            raise DatastoreError(f"{self.path} cannot be opened: {error}") from error
+            raise unopened(path, error) from error
         self.identity: Identity = _identity(found)
         self._context = np.zeros((1, layout.MAX_DEPTH), np.int32)
         self._found = np.zeros((layout.MAX_FOUND, 2), np.int64)

@@ -22,13 +22,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from specplug.errors import DatastoreError
 
+#: The file within the folder that users name.
+FILE = "datastore.bin"
+#: In a path, stands for the namespace of the request.
+PLACEHOLDER = "{namespace}"
 MAGIC = b"SPDSTORE"
 VERSION = 2
 #: Sections begin at multiples of these bytes, by version. What is not here cannot be read.
@@ -83,6 +89,61 @@ class Header:
     def file_size(self) -> int:
         """Bytes that the file must have."""
         return max((s.offset + s.size for s in self.sections.values()), default=HEADER_BYTES)
+
+
+def file_of(path: str | Path) -> Path:
+    """The file of a datastore that is named by its folder or by the file itself."""
+    path = Path(path).expanduser()
+    return path / FILE if path.is_dir() else path
+
+
+def read_header(path: str | Path) -> Header:
+    """The header of a published file; nothing is mapped.
+
+    Raises:
+        DatastoreError: there is none, or it cannot be a datastore; the message says what to do.
+    """
+    file = file_of(path)
+    try:
+        with open(file, "rb") as opened:
+            return decode(opened.read(HEADER_BYTES), os.fstat(opened.fileno()).st_size, str(file))
+    except OSError as error:
+        raise unopened(path, error) from error
+
+
+def unopened(path: str | Path, error: OSError) -> DatastoreError:
+    """Why a path could not be opened, and what to do."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return DatastoreError(
+            f"no datastore at {path}; `specplug datastore build {path} INPUT --tokenizer MODEL` makes one"
+        )
+    return DatastoreError(
+        f"{file_of(path)} cannot be opened: {error}; a file that this process may read is expected"
+    )
+
+
+def check_header(header: Header, where: str, vocab_size: int, vocabulary: str) -> None:
+    """Refuse a datastore whose ids cannot be the model's.
+
+    Args:
+        header: of the datastore.
+        where: its path, for the message.
+        vocab_size: of the model.
+        vocabulary: of its tokenizer, see :func:`specplug.vocabulary.vocabulary_digest`; "" if that is not known.
+
+    Raises:
+        DatastoreError: ids of the store can lie outside of the model's vocabulary, or mean other text.
+    """
+    if header.vocab_size > vocab_size:
+        raise DatastoreError(
+            f"{where} was built for {header.vocab_size} token ids, the model has {vocab_size}; "
+            "build it with the tokenizer of this model"
+        )
+    if vocabulary and header.vocabulary not in ("", vocabulary):
+        raise DatastoreError(
+            f"{where} was built with another tokenizer (vocabulary {header.vocabulary}, the model's "
+            f"is {vocabulary}); build it with the tokenizer of this model"
+        )
 
 
 def bits_for(largest: int) -> int:

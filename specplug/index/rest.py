@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from specplug.errors import DatastoreError, InvalidRequestError
+from specplug.index.datastore_format import PLACEHOLDER
 from specplug.index.datastore_format import layout as plan
 from specplug.index.suffix import as_kernel_array
 from specplug.index.volume import Volume, log
@@ -29,8 +30,6 @@ from specplug.types import (
     allocate_drafts,
 )
 
-#: In a path, stands for the namespace of the request.
-PLACEHOLDER = "{namespace}"
 #: Datastores of namespaces that are open at once; the one used longest ago is closed.
 MOST_OPEN = 256
 #: Numba hoards some 20 kB of small objects over the first few hundred calls of a kernel with named tuples. Better now

@@ -9,32 +9,15 @@ from pathlib import Path
 
 from specplug.errors import DatastoreError
 from specplug.index.datastore import Datastore, Identity, file_of, identity_of
+from specplug.index.datastore_format import check_header
 from specplug.kernels.datastore_layout import Shelf
 
 log = logging.getLogger("specplug")
 
 
 def check_fit(store: Datastore, vocab_size: int, vocabulary: str) -> None:
-    """Refuse a datastore whose ids cannot be the model's.
-
-    Args:
-        vocab_size: of the model.
-        vocabulary: of its tokenizer, see :func:`specplug.vocabulary.vocabulary_digest`; "" if that is not known.
-
-    Raises:
-        DatastoreError: ids of the store can lie outside of the model's vocabulary, or mean other text.
-    """
-    header = store.header
-    if header.vocab_size > vocab_size:
-        raise DatastoreError(
-            f"{store.path} was built for {header.vocab_size} token ids, the model has {vocab_size}; "
-            "build it with the tokenizer of this model"
-        )
-    if vocabulary and header.vocabulary not in ("", vocabulary):
-        raise DatastoreError(
-            f"{store.path} was built with another tokenizer (vocabulary {header.vocabulary}, the model's "
-            f"is {vocabulary}); build it with the tokenizer of this model"
-        )
+    """See :func:`specplug.index.datastore_format.check_header`."""
+    check_header(store.header, str(store.path), vocab_size, vocabulary)
 
 
 class Volume:

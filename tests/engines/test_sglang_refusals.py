@@ -11,6 +11,8 @@ import pytest
 
 from specplug.testing.engine_process import engine_environment
 
+from .stores import unfitting
+
 #: Arguments, options (None: the variable is not set), and what the message must contain.
 MISTAKES: list[tuple[dict[str, Any], str | None, tuple[str, ...]]] = [
     ({"speculative_algorithm": "specplug.suffx"}, None, ("SUFFX", "specplug.suffix")),
@@ -37,6 +39,21 @@ MISTAKES: list[tuple[dict[str, Any], str | None, tuple[str, ...]]] = [
         None,
         ("--pp-size 2", "pipeline parallelism"),
     ),
+    (
+        {"speculative_algorithm": "specplug.hybrid"},
+        '{"datastore": "no/such/store"}',
+        ("specplug.hybrid", "no datastore at no/such/store", "specplug datastore build"),
+    ),
+    (
+        {"speculative_algorithm": "specplug.rest"},
+        '{"datastore": "large"}',
+        ("specplug.rest", "large", "100000 token ids, the model has"),
+    ),
+    (
+        {"speculative_algorithm": "specplug.rest"},
+        '{"datastore": "foreign"}',
+        ("specplug.rest", "foreign", "another tokenizer (vocabulary 0123456789abcdef"),
+    ),
 ]
 
 SCRIPT = """
@@ -59,11 +76,14 @@ print("ANSWERS" + json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def answers(model: str) -> list[list[str]]:
+def answers(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """What ``Engine(...)`` says to every mistake, in one process."""
+    folder = tmp_path_factory.mktemp("datastores")
+    unfitting(folder)
     done = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT, model, json.dumps(MISTAKES)],
         env=engine_environment(engine="sglang"),
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,

@@ -13,6 +13,8 @@ import pytest
 from specplug.testing.engine_process import engine_environment
 from specplug.testing.engine_protocol import Driver, EngineRequestError
 
+from .stores import unfitting
+
 #: speculative_config, and what the message must contain: the offending value, and the way out.
 MISTAKES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (
@@ -39,6 +41,28 @@ MISTAKES: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"method": "specplug.suffix", "num_speculative_tokens": 8, "model": "some/model"},
         ("without a model", "some/model"),
     ),
+    (
+        {
+            **{"method": "specplug.hybrid", "num_speculative_tokens": 8},
+            "specplug": {"datastore": "no/such/store"},
+        },
+        ("specplug.hybrid", "no datastore at no/such/store", "specplug datastore build"),
+    ),
+    (
+        {
+            **{"method": "specplug.rest", "num_speculative_tokens": 8},
+            "specplug": {"datastore": "large"},
+        },
+        ("specplug.rest", "large", "100000 token ids, the model has"),
+    ),
+    (
+        {
+            **{"method": "specplug.rest", "num_speculative_tokens": 8},
+            "specplug": {"datastore": "foreign"},
+        },
+        ("specplug.rest", "foreign", "another tokenizer (vocabulary 0123456789abcdef"),
+    ),
+    ({"method": "specplug.rest", "num_speculative_tokens": 8}, ("'datastore' must name a folder",)),
     ({"method": "specplug.suffix"}, ("num_speculative_tokens",)),
     ({"method": "specplug.suffix", "num_speculative_tokens": 0}, ("num_speculative_tokens", "0")),
     ({"method": "specplug.suffix", "num_speculative_tokens": 999}, ("999", "128")),
@@ -67,12 +91,15 @@ ENGINE_STARTS = ("Initializing a V1 LLM engine", "Starting to load model")
 
 
 @pytest.fixture(scope="module")
-def answers(model: str) -> list[list[Any]]:
+def answers(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     """What ``LLM(...)`` says to every mistake, in one process."""
+    folder = tmp_path_factory.mktemp("datastores")
+    unfitting(folder)
     configs = [config for config, _ in MISTAKES]
     done = subprocess.run(
         [sys.executable, "-P", "-c", LLM_SCRIPT, model, json.dumps(configs)],
         env=engine_environment(),
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=240,

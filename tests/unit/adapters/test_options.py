@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specplug.adapters.vllm_v1 import door
 from specplug.adapters.vllm_v1 import install as installer
 from specplug.adapters.vllm_v1.options import DOOR, Choice, pack, translate, unpack
 from specplug.control import options as control
+from specplug.datastore.writer import Writer
 from specplug.errors import HostMismatchError, SettingsError
 
 GOOD = {"method": "specplug.null", "num_speculative_tokens": 4}
@@ -215,3 +218,25 @@ def test_a_controller_can_be_chosen(written: Any, understood: dict[str, Any]) ->
 def test_a_wrong_controller_is_refused_with_what_would_be_right(written: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         translate({**GOOD, "specplug": {"controller": written}})
+
+
+@pytest.mark.parametrize("method", ["specplug.rest", "specplug.hybrid"])
+def test_a_datastore_is_looked_at_before_the_model_loads(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installer.requirements, "require", lambda: "")
+    wrapped = installer.wrap(EngineArgs.create_speculative_config)
+    with Writer(tmp_path / "docs", 1000) as writer:
+        writer.add(np.arange(50, dtype=np.int32))
+        writer.publish({})
+
+    def create(folder: str, size: int) -> Any:
+        config = {**GOOD, "method": method, "specplug": {"datastore": str(tmp_path / folder)}}
+        model = SimpleNamespace(get_vocab_size=lambda: size)
+        return wrapped(EngineArgs(speculative_config=config), target_model_config=model)
+
+    assert create("docs", 1000)[1]["method"] == "custom_class"
+    with pytest.raises(SettingsError, match=f"{method}: .*1000 token ids, the model has 900"):
+        create("docs", 900)
+    with pytest.raises(SettingsError, match=r"no datastore at .*specplug datastore build"):
+        create("none", 1000)

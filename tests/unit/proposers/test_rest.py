@@ -13,7 +13,7 @@ import pytest
 
 from specplug import registry
 from specplug.datastore.writer import Writer
-from specplug.errors import DatastoreError, SettingsError
+from specplug.errors import SettingsError
 from specplug.index.datastore import FILE
 from specplug.proposers.rest import folders
 from specplug.protocols import Proposer
@@ -82,16 +82,66 @@ def test_without_a_datastore_rest_says_what_is_missing(options: dict[str, Any]) 
         registry.build("rest", CONTEXT, options)
 
 
-def test_a_datastore_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
-    for name in ("rest", "hybrid"):
-        with pytest.raises(DatastoreError, match="no datastore at"):
-            registry.build(name, CONTEXT, {"datastore": str(tmp_path)})
+@pytest.mark.parametrize("name", ["rest", "hybrid"])
+def test_a_datastore_that_is_not_there_is_an_error_at_once(name: str, tmp_path: Path) -> None:
+    options = {"datastore": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"no datastore at .*`specplug datastore build"):
+        registry.build(name, CONTEXT, options)
+    with pytest.raises(SettingsError, match=f"specplug.{name}: option 'datastore': no datastore"):
+        registry.preflight(name, options)
 
 
-def test_a_datastore_for_another_vocabulary_is_an_error_at_once(tmp_path: Path) -> None:
-    folder = publish(tmp_path, [WORDS], 2000)
-    with pytest.raises(DatastoreError, match="2000 token ids, the model has 1000"):
-        registry.build("rest", CONTEXT, {"datastore": folder})
+@pytest.mark.parametrize("name", ["rest", "hybrid"])
+def test_a_datastore_for_another_vocabulary_is_an_error_at_once(name: str, tmp_path: Path) -> None:
+    options = {"datastore": publish(tmp_path, [WORDS], 2000)}
+    with pytest.raises(ValueError, match="2000 token ids, the model has 1000"):
+        registry.build(name, CONTEXT, options)
+    registry.preflight(name, options)
+    registry.preflight(name, options, lambda: 2000)
+    with pytest.raises(SettingsError, match="2000 token ids, the model has 1000"):
+        registry.preflight(name, options, lambda: 1000)
+
+
+def test_the_tokenizer_is_loaded_only_where_a_datastore_names_one(
+    tmp_path: Path, docs: str
+) -> None:
+    asked: list[str] = []
+
+    def digest() -> str:
+        asked.append("asked")
+        return "bbbb"
+
+    registry.preflight("hybrid", {"datastore": docs}, lambda: 1000, digest)
+    registry.preflight("suffix", {}, lambda: 1 // 0, digest)
+    registry.preflight("rest", {"datastore": "/nowhere/{namespace}"}, lambda: 1000, digest)
+    assert asked == []
+    for folder in ("one", "two"):
+        with Writer(tmp_path / folder, 1000, "aaaa") as writer:
+            writer.add(np.array(WORDS, np.int32))
+            writer.publish({})
+    both = f"{tmp_path / 'one'},x={tmp_path / 'two'}"
+    with pytest.raises(SettingsError, match=r"another tokenizer \(vocabulary aaaa.*bbbb"):
+        registry.preflight("rest", {"datastore": both}, lambda: 1000, digest)
+    registry.preflight("rest", {"datastore": both}, lambda: 1000, lambda: "aaaa")
+    assert asked == ["asked"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"GGUF" + data[4:], "is no datastore: it begins with b'GGUF"),
+        (lambda data: data[:8] + b"\x09" + data[9:], "format version 9, .* upgrade specplug"),
+        (lambda data: data[:-8], "it was cut or is still being copied"),
+        (lambda data: data[:40] + b"\xff" + data[41:], "header is damaged"),
+    ],
+)
+def test_a_damaged_datastore_is_an_error_before_a_model_loads(
+    damage: Any, message: str, tmp_path: Path
+) -> None:
+    publish(tmp_path, [WORDS])
+    (tmp_path / FILE).write_bytes(damage((tmp_path / FILE).read_bytes()))
+    with pytest.raises(SettingsError, match=f"option 'datastore': .*{message}"):
+        registry.preflight("rest", {"datastore": str(tmp_path)})
 
 
 def test_a_datastore_of_another_tokenizer_is_an_error_at_once(tmp_path: Path) -> None:
@@ -99,7 +149,7 @@ def test_a_datastore_of_another_tokenizer_is_an_error_at_once(tmp_path: Path) ->
         writer.add(np.array(WORDS, np.int32))
         writer.publish({})
     context = replace(CONTEXT, tokenizer=lambda: "bbbb")
-    with pytest.raises(DatastoreError, match="another tokenizer"):
+    with pytest.raises(ValueError, match="another tokenizer"):
         registry.build("hybrid", context, {"datastore": str(tmp_path)})
     registry.build("rest", replace(CONTEXT, tokenizer=lambda: ""), {"datastore": str(tmp_path)})
 
@@ -207,11 +257,12 @@ def test_rows_do_not_depend_on_their_neighbours(docs: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rest", "hybrid"])
-def test_looking_up_the_options_compiles_nothing(name: str) -> None:
+def test_looking_up_the_options_compiles_nothing(name: str, docs: str) -> None:
     code = (
         "import sys\n"
         "from specplug import registry\n"
         f"registry.check({name!r}, {{'datastore': 'x'}})\n"
+        f"registry.preflight({name!r}, {{'datastore': {docs!r}}}, lambda: 1000)\n"
         "print('numba' in sys.modules)\n"
     )
     done = subprocess.run(

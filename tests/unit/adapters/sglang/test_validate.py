@@ -179,3 +179,13 @@ def test_the_doctor_knows_when_sglang_skips_the_plugin(monkeypatch: pytest.Monke
     assert not blocked_reason()
     monkeypatch.delenv("SGLANG_PLUGINS")
     assert not blocked_reason()
+
+
+@pytest.mark.usefixtures("fits")
+def test_a_datastore_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / "none"
+    monkeypatch.setenv(options.VARIABLE, json.dumps({"datastore": str(missing)}))
+    with pytest.raises(SettingsError, match=f"specplug.hybrid: option 'datastore': no .*{missing}"):
+        validate.validate(arguments(), name="hybrid")
