@@ -1,12 +1,13 @@
-"""Datastores beside ``draftretriever`` 0.1.1, the library of REST: the same corpus, the same queries, one run.
+"""Datastores beside ``draftretriever`` 0.1.1: the same corpus, the same queries, one run.
 
 Per workload the corpus are the responses of the first half of the records; queries are places in the second half.
 Look-up time, quality of the best chain and of trees with as many nodes, build time, size. Then how it grows on
 made-up text.
 
-    python benchmarks/datastores.py TRACES TOKENIZER [--only NAME ...] [--grow 1e6 1e7] [--out FOLDER]
+    python3.11 tools/environments.py run bench benchmarks/datastores.py TRACES TOKENIZER [--grow 1e6] [--out FOLDER]
 
-Needs ``pip install 'specplug[bench]'``.
+Build times begin with token ids and end with the file published, kernels compiled. Both sides get what they take,
+arrays or lists of integers. Ours sorts, writes checksums and waits for the disk (said apart).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 
 import numpy as np
 from _comparison import Requests, load
+from _datastore_build import build, builds, warm_up
 from _datastore_growth import grow
 from _datastore_peer import ask_peer
 
-from specplug.datastore.writer import Writer
 from specplug.index.datastore import Datastore
 from specplug.index.rest import RestIndex
 from specplug.proposers.rest import BRANCHES
@@ -38,8 +39,10 @@ from specplug.types import Context, Observed, Request, TokenArray, allocate_draf
 PACKAGES = ("specplug", "numpy", "numba", "draftretriever")
 #: Tokens between two queries in a response; tokens of the longest draft, as in REST.
 STRIDE, DEPTH, NODES = 5, 10, 64
-#: Tokens of context that REST looks for, at most.
+#: Tokens of context that are looked for, at most.
 SPAN = 16
+#: Requests of a step that are looked up by one call, as a server does.
+BATCH = 32
 
 
 def places(requests: Requests, limit: int) -> list[tuple[int, int]]:
@@ -86,6 +89,27 @@ def ours(
     return {"ns": times, "accepted": accepted}
 
 
+def batched(
+    folder: str, vocab: int, requests: Requests, chosen: list[tuple[int, int]]
+) -> list[float]:
+    """Nanoseconds per query where one call looks up and drafts for :data:`BATCH` requests: search, merging, a chain."""
+    context = Context(vocab, 1 << 20, DEPTH, BATCH)
+    index = RestIndex(context, folder, cost=0.0)
+    slots, ceilings = np.arange(BATCH, dtype=np.int32), np.full(BATCH, DEPTH, np.int32)
+    out = allocate_drafts(BATCH, DEPTH)
+    times = []
+    for start in range(0, len(chosen), BATCH):
+        group = chosen[start : start + BATCH]
+        for slot, (number, position) in enumerate(group):
+            prompt, response = requests[number]
+            history = np.concatenate([prompt[-SPAN:], response[:position]])[-SPAN:]
+            index.start(slot, Request(str(slot), len(history)), history)
+        begin = time.perf_counter_ns()
+        index.propose(slots[: len(group)], ceilings[: len(group)], out)
+        times += [(time.perf_counter_ns() - begin) / len(group)] * len(group)
+    return times
+
+
 def prefix(path: list[int], truth: TokenArray) -> int:
     """Tokens of a path that come true."""
     pairs = list(zip(path, truth.tolist(), strict=False))
@@ -104,12 +128,7 @@ def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, 
     tests = requests[half:]
     chosen = places(tests, limit)
     with tempfile.TemporaryDirectory() as folder:
-        begin = time.perf_counter()
-        with Writer(folder, vocab) as writer:
-            for document in documents:
-                writer.add(document)
-            header = writer.publish({})
-        built = time.perf_counter() - begin
+        built = build(folder, vocab, documents, 1)
         chosen, queries = known(Datastore(folder), tests, chosen)
         searches_ns = searches(folder, queries)
         theirs = ask_peer(f"{folder}/peer.idx", vocab, documents, queries)
@@ -118,10 +137,11 @@ def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, 
             sizes = [nodes_of(paths) for paths in theirs["paths"]]
         chain = ours(folder, vocab, tests, chosen, False, [DEPTH] * len(chosen))
         tree = ours(folder, vocab, tests, chosen, True, sizes)
+        batch_ns = batched(folder, vocab, tests, chosen)
     row: dict[str, Any] = {
-        **{"workload": name, "corpus_tokens": header.tokens, "queries": len(chosen)},
-        **{"build_s": built, "bytes_per_token": header.file_size / header.tokens},
-        **{"search_us": quantiles(searches_ns)},
+        **{"workload": name, "corpus_tokens": built["tokens"], "queries": len(chosen)},
+        **{"bytes_per_token": built["bytes_per_token"], **builds(vocab, documents)},
+        **{"search_us": quantiles(searches_ns), "batch_us": quantiles(batch_ns)},
         **{"chain_us": quantiles(chain["ns"]), "tree_us": quantiles(tree["ns"])},
         **{"chain": float(np.mean(chain["accepted"])), "tree": float(np.mean(tree["accepted"]))},
     }
@@ -136,7 +156,7 @@ def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, 
             for paths, t in zip(theirs["paths"], truths, strict=True)
         ]
         row["peer"] = {
-            **{"build_s": theirs["build_s"], "bytes_per_token": theirs["bytes"] / header.tokens},
+            **{"build_s": theirs["build_s"], "bytes_per_token": theirs["bytes"] / built["tokens"]},
             **{"search_us": quantiles(theirs["ns"])},
             **{
                 "chain": float(np.mean(best)),
@@ -174,13 +194,42 @@ def searches(folder: str, queries: list[list[int]]) -> list[int]:
     return times
 
 
-def quantiles(nanoseconds: list[int]) -> list[float]:
+def quantiles(nanoseconds: list[int] | list[float]) -> list[float]:
     """Median and 99th percentile in microseconds."""
     return [float(value) for value in np.percentile(nanoseconds, [50, 99]) / 1e3]
 
 
+HEADER = (
+    "| workload | tokens | queries | search us p50, p99 | per query of a batch | theirs "
+    "| chain accepted | theirs | tree accepted | theirs | nodes "
+    "| build ms (of it disk), all processors | theirs | bytes per token | theirs |"
+)
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the table."""
+    peer = row.get("peer")
+    if peer is None:
+        peer = {"search_us": [np.nan] * 2, "chain": np.nan, "tree": np.nan, "nodes": np.nan}
+        peer |= {"build_s": np.nan, "bytes_per_token": np.nan}
+
+    def pair(times: list[float]) -> str:
+        return f"{times[0]:.1f}, {times[1]:.0f}"
+
+    cells = [
+        *(row["workload"], row["corpus_tokens"], row["queries"]),
+        *(pair(row["search_us"]), pair(row["batch_us"]), pair(peer["search_us"])),
+        *(f"{row['chain']:.2f}", f"{peer['chain']:.2f}"),
+        *(f"{row['tree']:.2f}", f"{peer['tree']:.2f}", f"{peer['nodes']:.0f}"),
+        f"{row['build_s'] * 1e3:.1f} ({row['sync_s'] * 1e3:.1f}), {row['build_all_processors_s'] * 1e3:.1f}",
+        f"{peer['build_s'] * 1e3:.1f}",
+        *(f"{row['bytes_per_token']:.1f}", f"{peer['bytes_per_token']:.1f}"),
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
 def large_vocabulary(vocab: int) -> str:
-    """What the library of REST does with ids above 65,535."""
+    """What the peer does with ids above 65,535."""
     rng = np.random.default_rng(0)
     document = rng.integers(65_536, vocab, 2000).astype(np.int32)
     queries = [document[i : i + 8].tolist() for i in range(0, 1900, 50)]
@@ -212,11 +261,13 @@ def main() -> int:
     chosen = arguments()
     document: dict[str, Any] = {"provenance": provenance(PACKAGES), "workloads": [], "growth": []}
     tokenizer = load_tokenizer(chosen.tokenizer)
+    warm_up()
     if chosen.only != ["none"]:
+        print(HEADER, f"|{'---|' * HEADER.count(' | ')}---|", sep="\n", flush=True)
         for name, requests in load(chosen.traces, tokenizer, None, chosen.only).items():
             row = compare(name, requests, tokenizer.vocab_size, chosen.queries)
             document["workloads"].append(row)
-            print(row, flush=True)
+            print(line(row), flush=True)
         document["large_vocabulary"] = large_vocabulary(128_256)
         print("vocabulary of 128,256, draftretriever:", document["large_vocabulary"])
     for size in chosen.grow:

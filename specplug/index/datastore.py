@@ -6,8 +6,8 @@ import hashlib
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ __all__ = ["FILE", "Datastore", "Identity", "Occurrences", "file_of", "identity_
 Identity = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class Occurrences:
+class Occurrences(NamedTuple):
     """Where a context stands in the corpus, longest match first.
 
     Attributes:
@@ -111,8 +110,8 @@ class Datastore:
             self._context[0, -size:] = context[-size:]
         most = max(0, min(most, layout.MAX_FOUND))
         count = find_occurrences(self.shelf, self._context, 0, size, most, self._found)
-        positions, lengths = self._found[:count].T.copy()
-        return Occurrences(positions, lengths)
+        found = self._found[:count].copy()
+        return Occurrences(found[:, 0], found[:, 1])
 
     def intact(self) -> bool:
         """Whether the mapped file still has its length: reading beyond the end of a cut file would end the process.

@@ -23,6 +23,7 @@ from specplug.kernels.datastore_layout import (
     LENGTH,
     POSITION,
     TOKEN_BITS,
+    TOKEN_WORD,
     TOKENS,
     VOCAB,
     Index,
@@ -30,7 +31,7 @@ from specplug.kernels.datastore_layout import (
     LongArray,
     Shelf,
 )
-from specplug.kernels.packed import read_packed
+from specplug.kernels.packed import read_bits, read_packed
 
 
 @lean_kernel
@@ -71,8 +72,23 @@ def _match_from(
     shelf: Shelf, position: Index, contexts: IntArray, row: Index, size: Index, known: Index
 ) -> Any:
     """Tokens that agree before ``position`` and at the end of a context, ``known`` of which are known to."""
-    length = known
+    meta = shelf.meta
+    bits = meta[TOKEN_BITS]
+    per_read = 64 // bits
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     last = contexts.shape[1] - 1
+    length = known
+    # As many tokens as fit in a word at once; what lies before the corpus is never reached by a match.
+    while length < size and position - length >= per_read:
+        start = position - length - per_read
+        text = read_bits(shelf.words, meta[TOKEN_WORD], start * bits, per_read * bits)
+        end = min(size, length + per_read)
+        shift = (per_read - 1) * bits
+        while length < end:
+            if np.int64((text >> np.uint64(shift)) & mask) != contexts[row, last - length]:
+                return length
+            length += 1
+            shift -= bits
     while length < size and token_of(shelf, position - 1 - length) == contexts[row, last - length]:
         length += 1
     return length
