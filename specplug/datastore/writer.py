@@ -141,7 +141,7 @@ class Writer:
             first = np.flatnonzero((document < 0) | (document >= self.vocab_size))[0]
             raise DatastoreError(
                 f"token {first} of a document is {document[first]}, outside of the vocabulary "
-                f"0 .. {self.vocab_size - 1}; is it from another tokenizer?"
+                f"0 .. {self.vocab_size - 1}; build with the tokenizer that made these ids"
             )
         if self.tokens + len(document) + 1 > MOST_TOKENS:
             raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -15,7 +17,7 @@ from specplug.datastore import build as building
 from specplug.datastore.build import Options, build
 from specplug.datastore.inputs import Filters, documents_of
 from specplug.datastore.writer import WORKSHOP
-from specplug.errors import DatastoreError
+from specplug.errors import DatastoreError, LogError
 from specplug.index.datastore import FILE, Datastore
 from specplug.replay.tokenizers import TextTokenizer, load_tokenizer
 from specplug.replay.traces import Choice
@@ -62,6 +64,52 @@ def test_every_kind_of_record_is_read(tmp_path: Path, tokenizer: TextTokenizer) 
     assert header.vocab_size == 50
     assert header.vocabulary == tokenizer.vocabulary_digest
     assert header.metadata["inputs"] == ["log.jsonl"]
+
+
+def parquet(path: Path, **columns: Any) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=2)
+    return path
+
+
+def test_parquet_becomes_what_the_same_json_lines_become(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    rows = [
+        {"prompt": "w1", "response": "w2 w3", "license": "mit"},
+        {"prompt": "w4", "response": "w5 w6", "license": "gpl"},
+        {"prompt": "w7", "response": "w8 w9", "license": "MIT"},
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    chosen = Options(Filters(choice=Choice(where=(("license", ("mit",)),))))
+    build(tmp_path / "p", [parquet(tmp_path / "log.parquet", **columns)], tokenizer, chosen)
+    build(tmp_path / "j", [write(tmp_path / "log.jsonl", *rows)], tokenizer, chosen)
+    assert texts(tmp_path / "p") == texts(tmp_path / "j") == [[2, 3], [8, 9]]
+
+
+def test_parquet_with_token_ids_and_in_a_folder(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    (tmp_path / "logs").mkdir()
+    ids = [[1, 2, 3], [4, 5]]
+    parquet(tmp_path / "logs" / "a.parquet", prompt_token_ids=[[0], [0]], token_ids=ids)
+    parquet(tmp_path / "logs" / "b.parquet", text=["w6 w7", "w8"])
+    _, counts = build(tmp_path / "d", [tmp_path / "logs"], tokenizer)
+    assert texts(tmp_path / "d") == [*ids, [6, 7]]
+    assert (counts.taken, counts.short, counts.unreadable) == (3, 1, 0)
+
+
+def test_what_is_no_parquet_is_counted_or_stops_the_build(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    good = write(tmp_path / "a.jsonl", {"text": "w1 w2"})
+    whole = parquet(tmp_path / "b.parquet", text=["w3 w4"] * 50).read_bytes()
+    for damaged in (whole[:-20], b"PAR1 and nothing else"):
+        (tmp_path / "b.parquet").write_bytes(damaged)
+        inputs = [good, tmp_path / "b.parquet"]
+        _, counts = build(tmp_path / "d", inputs, tokenizer)
+        assert texts(tmp_path / "d") == [[1, 2]]
+        assert counts.unreadable == 1
+        assert "b.parquet" in counts.problems[0]
+        with pytest.raises((DatastoreError, LogError), match=r"b\.parquet.*strict"):
+            build(tmp_path / "d", inputs, tokenizer, Options(Filters(strict=True)))
 
 
 def test_prompts_come_with_the_responses_if_wanted(
@@ -173,7 +221,8 @@ def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
 
 def test_ids_of_another_tokenizer_are_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     log = write(tmp_path / "log.jsonl", {"prompt_token_ids": [], "token_ids": [3, 50]})
-    with pytest.raises(DatastoreError, match=r"token 1 of a document is 50, outside .* 0 \.\. 49"):
+    message = r"token 1 of a document is 50, outside .* 0 \.\. 49; build with the tokenizer that"
+    with pytest.raises(DatastoreError, match=message):
         build(tmp_path / "d", [log], tokenizer)
 
 
