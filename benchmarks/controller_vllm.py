@@ -1,12 +1,17 @@
 """The goodput controller against constant draft lengths, in the real vLLM on this machine.
 
 One engine per method in a process of its own; all serve the same prompts in rotating order, batch by batch, so that
-whatever else the machine does hits all alike. Requests share nothing (``store_mb`` 0), so a prompt may come again::
+whatever else the machine does hits all alike. Requests share nothing (``store_mb`` 0), so a prompt may come again.
+The default takes about 12 minutes on two cores and 14 GB of memory::
 
-    python tools/environments.py run vllm benchmarks/controller_vllm.py --methods none goodput fixed:4 fixed:16
+    python tools/environments.py run vllm benchmarks/controller_vllm.py --json controller.json
 
 Methods: ``none``, ``goodput`` (and ``latency``), ``fixed:K``, ``suffix`` (a constant length with the proposer's own
-stop), ``ngram:K`` (vLLM's own), ``adaptive:K`` (vLLM's own ngram under the controller).
+stop), ``ngram:K`` (vLLM's own), ``adaptive:K`` (vLLM's own ngram under the controller), ``model:K`` and
+``adaptive-model:K`` (the model as its own draft model, which shows cost and acceptance, not a gain).
+
+One request at a time is served from each kind of text by itself, several at a time are mixed. ``fixed:0`` against
+``none`` is what vLLM's steps lose by being ready for drafts at all (async scheduling, among others).
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from specplug.testing.engine_process import EngineProcess  # noqa: E402
 WIDTH = 16
 
 
-def configuration(method: str) -> dict[str, Any] | None:
+def configuration(method: str, model: str) -> dict[str, Any] | None:
     """The speculative_config of a method."""
     name, _, number = method.partition(":")
     suffix = {"method": "specplug.suffix", "num_speculative_tokens": WIDTH}
@@ -55,8 +60,12 @@ def configuration(method: str) -> dict[str, Any] | None:
         return {**suffix, "specplug": options}
     if name == "ngram":
         return {"method": "ngram", **ngram}
-    if name == "adaptive":
-        inner = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    if name == "model":
+        return {"method": "draft_model", "model": model, "num_speculative_tokens": int(number or 4)}
+    if name in ("adaptive", "adaptive-model"):
+        inner: dict[str, Any] = {"method": "draft_model", "model": model}
+        if name == "adaptive":
+            inner = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
         return {
             "method": "specplug.adaptive",
             "num_speculative_tokens": int(number or 8),
@@ -65,13 +74,22 @@ def configuration(method: str) -> dict[str, Any] | None:
     raise SystemExit(f"unknown method {method!r}; see the head of the file")
 
 
+_COPYING, _CHAT = WORKLOADS.values()
+#: Prompts by kind; the first of each round of the copying ones of the demo is about code.
+POOLS = {
+    "copying": [prompt for one in _COPYING for prompt in one[1:]],
+    "code": [one[0] for one in _COPYING],
+    "chat": [prompt for one in _CHAT for prompt in one],
+}
+#: What is served, and how many requests at a time.
+CELLS = (("copying", 1), ("code", 1), ("chat", 1), ("mixed", 4), ("mixed", 8))
+
+
 def prompts_of(workload: str, count: int, turn: int) -> list[Any]:
-    """``count`` prompts, from another place in every round; ``mixed`` takes from all workloads in turn."""
-    pools = [[p for one in rounds for p in one] for rounds in WORKLOADS.values()]
+    """``count`` prompts, from another place in every round; ``mixed`` takes from all kinds in turn."""
+    pool = POOLS.get(workload, [])
     if workload == "mixed":
-        pool = [p for group in zip(*pools, strict=False) for p in group]
-    else:
-        pool = pools[list(WORKLOADS).index(workload)]
+        pool = [prompt for group in zip(*POOLS.values(), strict=False) for prompt in group]
     return [pool[(turn * count + i) % len(pool)] for i in range(count)]
 
 
@@ -81,29 +99,28 @@ def serve(engines: dict[str, EngineProcess], chosen: argparse.Namespace) -> list
     turn = 0
     deadline = time.monotonic() + chosen.seconds
     for number in range(chosen.rounds):
-        for workload in chosen.workloads:
-            for count in chosen.concurrency:
-                prompts = prompts_of(workload, count, number)
-                for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                    before = engines[name].metrics()
-                    batch = engines[name].generate(
-                        prompts, {"temperature": 0, "max_tokens": chosen.tokens, "ignore_eos": True}
-                    )
-                    gained = engines[name].metrics() - before
-                    found.append(
-                        {
-                            "round": number,
-                            "workload": workload,
-                            "concurrency": count,
-                            "method": name,
-                            "seconds": batch.seconds,
-                            "tokens": batch.generated_tokens,
-                            "drafted": gained.draft_tokens,
-                            "accepted": gained.accepted_tokens,
-                            "text": [r.only.token_ids for r in batch.results],
-                        }
-                    )
-                turn += 1
+        for workload, count in chosen.cells:
+            prompts = prompts_of(workload, count, number)
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                before = engines[name].metrics()
+                batch = engines[name].generate(
+                    prompts, {"temperature": 0, "max_tokens": chosen.tokens, "ignore_eos": True}
+                )
+                gained = engines[name].metrics() - before
+                found.append(
+                    {
+                        "round": number,
+                        "workload": workload,
+                        "concurrency": count,
+                        "method": name,
+                        "seconds": batch.seconds,
+                        "tokens": batch.generated_tokens,
+                        "drafted": gained.draft_tokens,
+                        "accepted": gained.accepted_tokens,
+                        "text": [r.only.token_ids for r in batch.results],
+                    }
+                )
+            turn += 1
         print(f"round {number + 1} of {chosen.rounds} done", file=sys.stderr, flush=True)
         if time.monotonic() > deadline:
             print("out of time: fewer rounds", file=sys.stderr)
@@ -111,39 +128,114 @@ def serve(engines: dict[str, EngineProcess], chosen: argparse.Namespace) -> list
     return found
 
 
+def speeds(found: list[dict[str, Any]], cell: tuple[str, int], name: str) -> list[float]:
+    """Tokens per second in every round."""
+    here = [r for r in found if (r["workload"], r["concurrency"], r["method"]) == (*cell, name)]
+    return [r["tokens"] / r["seconds"] for r in sorted(here, key=lambda r: r["round"])]
+
+
+def ratio(found: list[dict[str, Any]], cell: tuple[str, int], name: str, base: str) -> list[float]:
+    """Speed to that of another method, round by round."""
+    pairs = zip(speeds(found, cell, name), speeds(found, cell, base), strict=True)
+    return [mine / theirs for mine, theirs in pairs]
+
+
 def table(found: list[dict[str, Any]], names: list[str]) -> str:
-    """Per workload, concurrency and method: median over rounds of the ratio to the first method, and drafts."""
+    """Per cell and method: median over rounds of the ratio to the first method, and drafts."""
     head = (
-        f"{'workload':<12}{'requests':>9}  {'method':<12}{'tokens/s':>9}{'ratio':>7}  {'(range)':<14}"
+        f"{'workload':<10}{'requests':>9}  {'method':<16}{'tokens/s':>9}{'ratio':>7}  {'(range)':<14}"
         f"{'drafted':>9}{'accepted':>9}  identical"
     )
     lines = [head, "-" * len(head)]
-    cells = sorted({(r["workload"], r["concurrency"]) for r in found})
-    for workload, count in cells:
-        here = [r for r in found if (r["workload"], r["concurrency"]) == (workload, count)]
+    for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
+        here = [r for r in found if (r["workload"], r["concurrency"]) == cell]
         base = {r["round"]: r for r in here if r["method"] == names[0]}
         for name in names:
             mine = [r for r in here if r["method"] == name]
-            speeds = [r["tokens"] / r["seconds"] for r in mine]
-            ratios = [
-                base[r["round"]]["seconds"]
-                / base[r["round"]]["tokens"]
-                * r["tokens"]
-                / r["seconds"]
-                for r in mine
-            ]
-            same = sum(
-                a == b
+            ratios = ratio(found, cell, name, names[0])
+            pairs = [
+                (a, b)
                 for r in mine
                 for a, b in zip(r["text"], base[r["round"]]["text"], strict=True)
-            )
+            ]
             span = f"({min(ratios):.2f} to {max(ratios):.2f})"
             lines.append(
-                f"{workload:<12}{count:>9}  {name:<12}{statistics.median(speeds):>9.1f}"
+                f"{cell[0]:<10}{cell[1]:>9}  {name:<16}{statistics.median(speeds(found, cell, name)):>9.1f}"
                 f"{statistics.median(ratios):>6.2f}x  {span:<14}{sum(r['drafted'] for r in mine):>9}"
-                f"{sum(r['accepted'] for r in mine):>9}  {same} of {sum(len(r['text']) for r in mine)}"
+                f"{sum(r['accepted'] for r in mine):>9}  {sum(a == b for a, b in pairs)} of {len(pairs)}"
             )
     return "\n".join(lines)
+
+
+def summary(found: list[dict[str, Any]], names: list[str]) -> str:
+    """The controller against the best constant length of each cell, against none, and over vLLM's own methods."""
+    lines = []
+    constant = [name for name in names if name.startswith("fixed:") or name == "none"]
+    for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
+        parts = []
+        best = max(constant, key=lambda name: statistics.median(speeds(found, cell, name)))
+        for name in ("goodput", "latency"):
+            if name in names:
+                against = {
+                    other: statistics.median(ratio(found, cell, name, other))
+                    for other in dict.fromkeys((best, "none"))
+                    if other in names
+                }
+                parts += [f"{name} {value:.3f} of {other}" for other, value in against.items()]
+        for name in names:
+            kind, _, length = name.partition(":")
+            alone = {"adaptive": "ngram", "adaptive-model": "model"}.get(kind, "") + f":{length}"
+            if alone in names:
+                value = statistics.median(ratio(found, cell, name, alone))
+                parts.append(f"{name} {value:.3f} of {alone}")
+        lines.append(f"{cell[0]}, {cell[1]} at a time (best constant: {best}): " + "; ".join(parts))
+    if "fixed:0" in names and "none" in names:
+        for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
+            plain, ready = (
+                1e3 * cell[1] / statistics.median(speeds(found, cell, name))
+                for name in ("none", "fixed:0")
+            )
+            lines.append(
+                f"{cell[0]}, {cell[1]} at a time: a plain step takes {plain:.2f} ms, {ready - plain:+.2f} ms when "
+                "ready for drafts (the option async_loss_ms)"
+            )
+    return "\n".join(lines)
+
+
+def cell_of(text: str) -> tuple[str, int]:
+    """A workload and a number of requests, from ``mixed:4``."""
+    kind, _, count = text.partition(":")
+    if kind not in (*POOLS, "mixed") or not count.isdigit() or not int(count):
+        raise argparse.ArgumentTypeError(
+            f"expected KIND:N with a kind of {', '.join((*POOLS, 'mixed'))}, got {text!r}"
+        )
+    return kind, int(count)
+
+
+def start(stack: ExitStack, model: str, chosen: argparse.Namespace) -> dict[str, EngineProcess]:
+    """One engine per method, started together, and warm."""
+    engines = {}
+    for name in chosen.methods:
+        options = {
+            "model": model,
+            "dtype": chosen.dtype,
+            "max_model_len": 2048,
+            "max_num_seqs": 8,
+            "speculative_config": configuration(name, model),
+        }
+        engines[name] = stack.enter_context(
+            EngineProcess(options, name=name.replace(":", "-"), wait=False)
+        )
+    for name, engine in engines.items():
+        engine.ready()
+        print(f"{name} is ready", file=sys.stderr, flush=True)
+    for engine in engines.values():
+        # The cost model shall know the machine before the clock runs, as it does in a server.
+        for size in (1, 4, 8):
+            engine.generate(
+                [WARM_UP] * size, {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+            )
+    return engines
 
 
 def main() -> int:
@@ -153,12 +245,21 @@ def main() -> int:
     add(
         "--methods",
         nargs="+",
-        default=["none", "goodput", "fixed:2", "fixed:4", "fixed:8", "fixed:16"],
+        default=[
+            *("none", "goodput", "fixed:0", "fixed:2", "fixed:4", "fixed:8", "fixed:16"),
+            *("ngram:8", "adaptive:8"),
+        ],
     )
-    add("--workloads", nargs="+", default=[*WORKLOADS, "mixed"])
-    add("--concurrency", nargs="+", type=int, default=[1, 4, 8])
+    add(
+        "--cells",
+        nargs="+",
+        type=cell_of,
+        default=CELLS,
+        metavar="KIND:N",
+        help="what is served and how many at a time (copying:1 code:1 chat:1 mixed:4 mixed:8)",
+    )
     add("--rounds", type=int, default=5)
-    add("--tokens", type=int, default=48, help="per answer (48)")
+    add("--tokens", type=int, default=40, help="per answer (40)")
     add("--seconds", type=float, default=1e9, help="start no new round after so many")
     add("--dtype", default="float32", choices=["float32", "bfloat16"])
     add("--json", type=Path)
@@ -174,26 +275,12 @@ def main() -> int:
         .splitlines()[-1]
     )
     with ExitStack() as stack:
-        engines = {}
-        for name in chosen.methods:
-            print(f"starting {name} ...", file=sys.stderr, flush=True)
-            options = {
-                "model": model,
-                "dtype": chosen.dtype,
-                "max_model_len": 2048,
-                "max_num_seqs": 8,
-                "speculative_config": configuration(name),
-            }
-            engines[name] = stack.enter_context(EngineProcess(options, name=name.replace(":", "-")))
-            # The cost model shall know the machine before the clock runs, as it does in a server.
-            for size in (1, 4, 8):
-                engines[name].generate(
-                    [WARM_UP] * size, {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
-                )
+        engines = start(stack, model, chosen)
         found = serve(engines, chosen)
         info = engines[chosen.methods[0]].info()
         own = {name: engine.metrics().own for name, engine in engines.items()}
     print(table(found, chosen.methods))
+    print(summary(found, chosen.methods))
     print(
         f"vLLM {info['versions']['vllm']}, {info['threads']} threads, {info['dtype']}, greedy, {chosen.tokens} tokens"
     )
