@@ -18,6 +18,7 @@ from specplug.control import options as control
 VARIABLES = {
     "SPECPLUG_CACHE": "Folder of every cache; compiled kernels lie in its subfolder `kernels`. Default: "
     "`$XDG_CACHE_HOME/specplug` or `~/.cache/specplug`.",
+    "SPECPLUG_LIVE_DIR": "Where controllers keep their last decisions for `specplug doctor --live`; `off`: nowhere.",
     "SPECPLUG_THREADS": "Most threads for look-ups. Default: half of the usable cores, at most 8.",
     "SPECPLUG_VLLM_UNTESTED": "`warn` (default), `allow` or `refuse` a version of vLLM that was not tested.",
     "SPECPLUG_SGLANG_UNTESTED": "`refuse` (default), `warn` or `allow` a version of SGLang that was not tested.",

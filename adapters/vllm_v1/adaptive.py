@@ -17,12 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from specplug.adapters.vllm_v1.governing import METHOD, Guard, Slots, attach, request_of, running
+from specplug.adapters.vllm_v1.governing import (
+    METHOD,
+    Account,
+    Guard,
+    Slots,
+    attach,
+    controller,
+    request_of,
+    running,
+)
 from specplug.adapters.vllm_v1.native import length_scheduler
 from specplug.adapters.vllm_v1.steps import StepClock
-from specplug.control.cost import CostModel
-from specplug.control.goodput import GoodputController
-from specplug.control.options import GoodputSettings, check
+from specplug.control.options import check
 from specplug.errors import SettingsError, did_you_mean
 from specplug.steering import Offer, Steering
 from specplug.types import (
@@ -128,20 +135,19 @@ class Governor:
 
     Attributes:
         controller: the controller.
-        drafted, offered: draft tokens let through, and drafted by the inner method.
+        account: draft tokens let through, and drafted by the inner method, and what became of them.
     """
 
     def __init__(
         self, control: Mapping[str, Any], width: int, requests: int, scheduler: Any = None
     ) -> None:
         self._scheduler = scheduler
-        options = {key: value for key, value in control.items() if key != "name"}
         context = Context(1 << 30, 1 << 30, width, max_requests=requests)
-        self.controller = GoodputController(
-            context, GoodputSettings(**options), cost=CostModel(), informed=False
+        self.controller = controller(control, context, scheduler)
+        self.account = Account(self.controller, context)
+        self.steering = Steering(
+            self.controller, Capabilities(), raise_faults=False, sources=self.account.sources
         )
-        self.steering = Steering(self.controller, Capabilities(), raise_faults=False)
-        self.drafted = self.offered = 0
         self.clock = StepClock()
         self._width, self._requests = width, requests
         self._slots = Slots(requests)
@@ -169,7 +175,7 @@ class Governor:
             if offer is not None and slot is not None and row < len(sampled) and len(sampled[row]):
                 judged.append((slot, offer, np.array(sampled[row], TOKEN_DTYPE)))
         if judged:
-            self.steering.judge(judged)
+            self.account.stats.accepted += self.steering.judge(judged)
 
     def cut(self, request_ids: list[str], drafts: list[list[int]]) -> list[list[int]]:
         """The drafts that are worth verifying."""
@@ -193,9 +199,10 @@ class Governor:
                 offer = np.array(tokens[: offered[row]], TOKEN_DTYPE)
                 self._offers[request_ids[i]] = Offer(offer, None, length)
             kept[i] = tokens[:length]
-            self.offered += len(tokens)
-            self.drafted += length
-        self.clock.drafted(perf_counter_ns() - began)
+        self.account.drafted(offered, out.lengths)
+        spent = perf_counter_ns() - began
+        self.clock.drafted(spent)
+        self.account.publish(spent)
         return kept
 
     def _slot(self, request_id: str) -> int | None:
@@ -204,6 +211,7 @@ class Governor:
             return known
         slot = self._slots.take(request_id)
         if slot is not None:
+            self.account.stats.started += 1
             self.steering.begin(slot, request_of(self._scheduler, request_id))
         return slot
 

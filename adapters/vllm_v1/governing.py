@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from specplug.adapters.common import host_logger
-from specplug.control.live import share
-from specplug.types import Request
+from specplug.adapters.vllm_v1 import setup
+from specplug.adapters.vllm_v1.metrics import Published
+from specplug.control import options
+from specplug.control.goodput import GoodputController
+from specplug.sources import DraftSources
+from specplug.stats import SessionStats
+from specplug.types import Capabilities, Context, IntArray, Request
 
 METHOD = "specplug.adaptive"
 
 _running: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+def controller(
+    control: Mapping[str, Any],
+    context: Context,
+    scheduler: Any,
+    actions: tuple[int, ...] | None = None,
+) -> GoodputController:
+    """The controller beside a scheduler; its decisions can be read by ``specplug doctor --live``."""
+    config = getattr(scheduler, "vllm_config", None)
+    in_engine = config is not None
+    made = options.build(
+        control,
+        context,
+        Capabilities(),
+        captured=setup.captured_sizes(config) if in_engine else (),
+        device="" if not in_engine or setup.on_cpu() else setup.device_name(),
+        name=METHOD if in_engine else "",
+        informed=False,
+        actions=actions,
+    )
+    assert isinstance(made, GoodputController)
+    return made
+
+
 def attach(governor: Any) -> None:
-    """A governor starts to work: its decisions can be read by ``specplug doctor --live``."""
+    """A governor starts to work."""
     _running.add(governor)
-    share(governor.controller.decisions, METHOD)
 
 
 def running() -> list[Any]:
@@ -32,6 +61,39 @@ def request_of(scheduler: Any, request_id: str) -> Request:
     temperature = getattr(getattr(known, "sampling_params", None), "temperature", None)
     salt = getattr(known, "cache_salt", None)
     return Request(request_id, 0, temperature=float(temperature or 0.0), namespace=str(salt or ""))
+
+
+class Account:
+    """What a governor counts, as :class:`specplug.session.Session` does, and its way to ``/metrics``.
+
+    Attributes:
+        stats, sources, controller, proposer: as those of a session; there is no proposer of ours.
+    """
+
+    def __init__(self, controller: GoodputController, context: Context) -> None:
+        self.controller = controller
+        self.stats = SessionStats()
+        self.proposer = object()
+        self.sources = DraftSources(self.proposer, context)
+        # It reads from a session no more than what is here.
+        session: Any = self
+        self._session = session
+        self._published = Published.from_environment("adaptive", 0, session)
+
+    def drafted(self, offered: IntArray, lengths: IntArray) -> None:
+        """Drafts of a step, before and after they were cut: int32 ``[B]`` each."""
+        stats = self.stats
+        stats.steps += 1
+        stats.rows += len(lengths)
+        stats.drafted_rows += int(np.count_nonzero(lengths))
+        stats.offered += int(offered.sum())
+        stats.drafted += int(lengths.sum())
+
+    def publish(self, nanoseconds: int, ended: bool = False) -> None:
+        """A step took so long of our time."""
+        if self._published is not None:
+            self._published.step(nanoseconds)
+            self._published.update(self._session, 0, ended=ended)
 
 
 class Slots:

@@ -18,10 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from specplug.adapters.vllm_v1.governing import Guard, Slots, attach, request_of
-from specplug.control.cost import CostModel, StepFacts
-from specplug.control.goodput import GoodputController
-from specplug.control.options import GoodputSettings
+from specplug.adapters.vllm_v1.governing import (
+    Account,
+    Guard,
+    Slots,
+    attach,
+    controller,
+    request_of,
+)
+from specplug.control.cost import StepFacts
 from specplug.types import LENGTH_DTYPE, Context
 
 
@@ -36,15 +41,9 @@ class LengthGovernor:
         self, control: Mapping[str, Any], width: int, requests: int, scheduler: Any = None
     ) -> None:
         self._scheduler = scheduler
-        options = {key: value for key, value in control.items() if key != "name"}
         context = Context(1 << 30, 1 << 30, width, max_requests=requests)
-        self.controller = GoodputController(
-            context,
-            GoodputSettings(**options),
-            cost=CostModel(),
-            trims=False,
-            actions=tuple(range(width + 1)),
-        )
+        self.controller = controller(control, context, scheduler, tuple(range(width + 1)))
+        self.account = Account(self.controller, context)
         self._width = width
         self._slots = Slots(requests)
         # Steps that were put together and not yet done; with async scheduling there may be two.
@@ -55,12 +54,14 @@ class LengthGovernor:
 
     def length(self, request_ids: Sequence[str]) -> int:
         """The draft length for a step of these requests."""
+        began = perf_counter_ns()
         rows = [slot for r in request_ids if (slot := self._slot(r)) is not None]
         slots = np.array(rows, LENGTH_DTYPE)
         limits = np.full(len(rows), self._width, LENGTH_DTYPE)
         ceilings = np.zeros(len(rows), LENGTH_DTYPE)
         self.controller.plan(slots, limits, ceilings)
         self._length = int(ceilings.max(initial=0))
+        self.account.publish(perf_counter_ns() - began)
         return self._length
 
     def scheduled(self, output: Any) -> None:
@@ -81,7 +82,12 @@ class LengthGovernor:
             if slot is not None and drafted and row < len(sampled) and len(sampled[row]):
                 rows.append((slot, drafted, min(len(sampled[row]) - 1, drafted)))
         if rows:
-            self.controller.observe(*np.array(rows, LENGTH_DTYPE).T.copy())
+            slots, drafted, accepted = np.array(rows, LENGTH_DTYPE).T.copy()
+            self.controller.observe(slots, drafted, accepted)
+            self.account.drafted(drafted, drafted)
+            self.account.sources.count_drafted(slots, drafted)
+            self.account.stats.accepted += int(accepted.sum())
+            self.account.sources.count_accepted(slots, accepted)
 
     def _time(self, scheduled: Any, drafts: Mapping[str, Any], waiting: int) -> None:
         # From the later of two: when it was put together (the engine may have idled before that), and when the step
@@ -107,6 +113,7 @@ class LengthGovernor:
             return known
         slot = self._slots.take(request_id)
         if slot is not None:
+            self.account.stats.started += 1
             self.controller.begin(slot, request_of(self._scheduler, request_id))
         return slot
 

@@ -27,6 +27,7 @@ from specplug.control.acceptance import AcceptanceModel, FloatArray
 from specplug.control.cost import CostModel, StepFacts
 from specplug.control.costfile import CostSeed, write_seed
 from specplug.control.decisions import Decisions
+from specplug.control.ledger import Ledger
 from specplug.control.options import GoodputSettings
 from specplug.control.plan import Plan, spend, spend_at_rate, spend_uniform
 from specplug.types import Context, IntArray, Request
@@ -111,6 +112,7 @@ class GoodputController:
         self._machine = machine
         self.cost = cost or CostModel()
         self.decisions = Decisions()
+        self.ledger = Ledger(self.settings.async_loss_ms / 1e3)
         slots, width = context.max_requests, context.max_draft
         self.acceptance = AcceptanceModel(slots, width, informed=trims and informed)
         self._width = width
@@ -255,6 +257,7 @@ class GoodputController:
             "controller": "goodput",
             "mode": self.settings.mode,
             "caution": self._caution,
+            "gain": self.ledger.gain,
             "plain_step_seconds": self.cost.scale if self.cost.ready else None,
             "cost_shape": dict(zip(*self.cost.shape(), strict=True)),
             "cost_steps": self.cost.steps,
@@ -361,10 +364,13 @@ class GoodputController:
     def _check(self) -> None:
         """Hold what drafting brought against what it cost; where it loses, ask for more before drafting again."""
         seconds, self._seconds = self._seconds, math.nan
-        if not (self._drafted and self._rows) or math.isnan(seconds):
+        plain = math.nan
+        if self._rows and not math.isnan(seconds):
+            plain = self.cost.seconds(self._rows + self._others, self._rows, self._context)
+            self.ledger.add(self._rows, self._emitted, seconds, plain)
+        if not self._drafted or math.isnan(plain):
             self._caution *= 0.998
             return
-        plain = self.cost.seconds(self._rows + self._others, self._rows, self._context)
         self._brought += _NEWEST * (self._emitted - self._brought)
         self._spent += _NEWEST * (self._rows * min(seconds / plain, 10.0) - self._spent)
         lost = max(0.0, 1.0 - self._brought / max(self._spent, 1e-9))

@@ -46,6 +46,12 @@ class GoodputSettings:
         maximum=1_000_000,
         help="Most draft tokens of all requests together per step; each needs a row of logits.",
     )
+    async_loss_ms: float = option(
+        0.0,
+        minimum=0.0,
+        maximum=1e4,
+        help="Milliseconds by which a step of the engine without specplug is shorter; for the reported gain only.",
+    )
     cost_file: str | None = option(
         None,
         help="File with the step costs of this machine, to start from; written again every 2,000 steps.",
@@ -120,6 +126,8 @@ def build(
     captured: Sequence[int] = (),
     device: str = "",
     name: str = "",
+    informed: bool = True,
+    actions: tuple[int, ...] | None = None,
 ) -> Controller:
     """The controller of one engine process.
 
@@ -128,6 +136,7 @@ def build(
         captured: token counts to which the engine pads its forward passes.
         device: of the engine, part of the name of the machine in cost files.
         name: of the method, under which ``specplug doctor --live`` shows the decisions; "": not at all.
+        informed, actions: of :class:`specplug.control.goodput.GoodputController`; with ``actions`` it only plans.
     """
     options = {key: value for key, value in checked.items() if key != "name"}
     if checked["name"] == "fixed":
@@ -149,7 +158,9 @@ def build(
         cost=CostModel(captured, seed),
         machine=machine,
         # What is cut after drafting depends on the draft, which the rule of losslessness forbids for drawn tokens.
-        trims=not (capabilities.sampled or capabilities.trees),
+        trims=not (capabilities.sampled or capabilities.trees or actions),
+        informed=informed,
+        actions=actions,
     )
     if name:
         share(controller.decisions, name)

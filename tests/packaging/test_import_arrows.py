@@ -87,7 +87,7 @@ ARROWS = {
     "specplug.adapters.vllm_v1": _row(
         *("specplug.adapters.common", "specplug.adapters.offline_host"),
         *("specplug.session", "specplug.registry", "specplug.control"),
-        "specplug.steering",
+        *("specplug.steering", "specplug.sources"),
         *("numpy", *BASE),
         lazily=("vllm", "torch", "prometheus_client", "specplug.kernels"),
     ),

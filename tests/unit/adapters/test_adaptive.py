@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from specplug.adapters.vllm_v1 import adaptive, install, native, steps
+from specplug.adapters.vllm_v1 import adaptive, install, metrics, native, steps
 from specplug.adapters.vllm_v1.adaptive import Governor, translate
 from specplug.adapters.vllm_v1.governing import Guard
 from specplug.adapters.vllm_v1.native import LengthGovernor, length_scheduler
@@ -153,7 +154,25 @@ def test_right_drafts_go_through_and_wrong_ones_do_not(clock: Clock) -> None:
     host.right = {"a": False, "b": True}  # the texts change their minds
     lengths = np.array([[len(d) for d in host.step().values()] for _ in range(20)])
     assert lengths[-1, 1] > 2
-    assert host.governor.drafted < host.governor.offered
+    assert host.governor.account.stats.drafted < host.governor.account.stats.offered
+
+
+def test_what_it_counts_goes_to_the_metrics(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
+    host = Host(clock, {"a": True, "b": False})
+    for _ in range(33):
+        host.step()
+    [(labels, found)] = metrics.Collector(tmp_path)._read().items()
+    assert labels == ("adaptive", "0")
+    numbers = dict(zip(metrics._ROWS, found.numbers.tolist(), strict=False))
+    assert numbers["steps"] == 33
+    assert numbers["rows"] == 66
+    assert numbers["requests"] == 2
+    assert numbers["offered_tokens"] == 66 * 8
+    assert numbers["drafted_tokens"] >= numbers["accepted_tokens"] > 100
+    assert numbers["controller_measured_seconds"] > 0.1
 
 
 def test_ended_requests_give_their_slots_back(clock: Clock) -> None:

@@ -301,3 +301,26 @@ def test_a_draft_beside_a_long_prompt_competes_with_steps_to_come() -> None:
     # Where drafts cost next to nothing they are made, prompt or not.
     assert drafts_beside_prefill(0.002, 0.9, 1000) > 30
     assert drafts_beside_prefill(0.05, 0.1, 1000) == 0
+
+
+def test_the_gain_is_that_over_the_engine_without_us() -> None:
+    """Its steps would be shorter by what waiting for drafts costs."""
+    gains = []
+    for loss in (0.0, 5.0):
+        server = Server(1, settings=GoodputSettings(async_loss_ms=loss))
+        server.serve(0.9, 0.9, 400)
+        plain = compute_bound(1) - loss / 1e3
+        real = server.emitted / server.seconds * plain
+        gains.append(server.controller.as_dict()["gain"])
+        assert gains[-1] == pytest.approx(real, rel=0.08)
+    assert gains[0] > gains[1] > 1
+
+
+def test_it_says_once_when_speculation_is_not_worth_having(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(1, settings=GoodputSettings(async_loss_ms=5.0))
+    server.serve(0.5, 0.02, 5500)
+    warnings = [r.getMessage() for r in caplog.records]
+    assert len(warnings) == 1
+    assert "leave it out" in warnings[0]
