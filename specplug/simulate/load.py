@@ -22,6 +22,9 @@ ARRIVALS = ("closed", "poisson", "bursts")
 #: Requests of a burst, on average.
 BURST = 16
 
+#: Chance of a draft token to be right where the load changes.
+CHANCE = 0.8
+
 #: Requests before, during and after a change of load.
 CHANGE = (2, 64, 2)
 
@@ -94,21 +97,22 @@ def under_load(
     return found
 
 
-def steady(rows: int, steps: int, chance: float = 0.8, seed: int = 0) -> Trace:
+def steady(rows: int, steps: int, seed: int = 0) -> Trace:
     """One endless request per row, of which every draft token is right with the same chance, as is claimed."""
     total = rows * steps * (WIDTH + 1)
     coins = np.random.default_rng(seed)
-    right = np.minimum(coins.geometric(1 - chance, total) - 1, WIDTH).astype(np.int16)
-    claims: NDArray[np.float32] = np.cumprod(np.full(WIDTH, chance)).astype(np.float32)
+    right = np.minimum(coins.geometric(1 - CHANCE, total) - 1, WIDTH).astype(np.int16)
+    claims: NDArray[np.float32] = np.cumprod(np.full(WIDTH, CHANCE)).astype(np.float32)
     starts = np.arange(0, total + 1, total // rows, dtype=np.int64)
     survival = np.broadcast_to(claims, (total, WIDTH))
     return Trace("steady", survival, right, starts, np.full(rows, 10, np.int64))
 
 
 def change_of_load(hardware: Hardware, steps: int = 400) -> list[dict[str, Any]]:
-    """Steps after a change of load until drafts per request stay where they will be.
+    """Steps after a change of load until the plans are as good as they will be.
 
-    They are there when the mean over ten steps is within a tenth of a token, or 15 %, of the mean over the last half.
+    A plan is worth the tokens that it is expected to bring per second of the true step time, noise left out; it is as
+    good when the mean over ten steps is at least 0.97 of that over the last half.
     """
     found = []
     for trims in (True, False):
@@ -116,21 +120,29 @@ def change_of_load(hardware: Hardware, steps: int = 400) -> list[dict[str, Any]]
         controller = GoodputController(context, trims=trims)
         for number, rows in enumerate(CHANGE):
             server = Server(steady(rows, steps), hardware, controller, rows, prefill=False)
-            drafts = []
+            drafts, worth = [], []
             for _ in range(steps):
                 server.step()
                 drafts.append(float(server.last_drafts.mean()))
+                worth.append(_worth(server.last_drafts, hardware))
             if not number:
                 continue  # the first load is where it learns everything
-            final = float(np.mean(drafts[steps // 2 :]))
-            means = np.convolve(drafts, np.full(10, 0.1), "valid")
-            there = np.abs(means - final) <= max(0.1, 0.15 * final)
+            means = np.convolve(worth, np.full(10, 0.1), "valid")
+            there = means >= 0.97 * float(np.mean(worth[steps // 2 :]))
             found.append(
                 {
                     "decides": "after drafting" if trims else "before drafting",
                     "requests": f"{CHANGE[number - 1]} to {rows}",
-                    "drafts per request": final,
-                    "steps until there": int(np.argmax(there)),
+                    "drafts per request": float(np.mean(drafts[steps // 2 :])),
+                    "worth of the first ten plans": float(means[0] / np.mean(worth[steps // 2 :])),
+                    "steps until there": int(np.argmax(there)) if there.any() else steps,
                 }
             )
     return found
+
+
+def _worth(drafts: NDArray[np.int32], hardware: Hardware) -> float:
+    """Tokens per second that drafts of these lengths bring on average."""
+    tokens = float(((1 - CHANCE ** (drafts + 1.0)) / (1 - CHANCE)).sum())
+    rows = len(drafts)
+    return tokens / hardware.step(rows + int(drafts.sum()), rows, 0)
