@@ -1,7 +1,7 @@
 """What a datastore adds to ``specplug.suffix``: one from half of a workload's records, replayed on the other half.
 
 Greedy, teacher-forced, one request after the other; tokens per unit of work, if verifying one more draft token costs
-``--cost`` plain steps::
+``--cost`` plain steps. The calibration error is the mean distance of the estimates from what was accepted::
 
     python benchmarks/datastore_replay.py TRACES TOKENIZER [--only NAME ...] [--cost 0.03]
 """
@@ -55,11 +55,13 @@ def compare(name: str, requests: Requests, vocab: int, cost: float) -> dict[str,
             if method != "suffix":
                 options["datastore"] = folder
             tally = replay(method, options, requests[half:], vocab)
+            error = tally.reliability.error
             row[method] = {
                 "speedup": tally.emitted / (tally.steps + cost * tally.drafted),
                 "mal_per_step": tally.emitted / tally.steps,
                 "mal_per_drafted_step": 1 + tally.accepted / max(1, tally.drafted_steps),
                 "drafted_per_step": tally.drafted / tally.steps,
+                "calibration_error": float("nan") if error is None else error,
             }
     row["ratio"] = row["hybrid"]["speedup"] / row["suffix"]["speedup"]
     return row
@@ -68,7 +70,8 @@ def compare(name: str, requests: Requests, vocab: int, cost: float) -> dict[str,
 def line(row: dict[str, Any]) -> str:
     """One row of the table."""
     cells = [
-        f"{row[m]['speedup']:.3f} | {row[m]['mal_per_drafted_step']:.2f}, {row[m]['mal_per_step']:.2f}"
+        f"{row[m]['speedup']:.3f} | {row[m]['mal_per_drafted_step']:.2f}, {row[m]['mal_per_step']:.2f} | "
+        f"{row[m]['calibration_error']:.3f}"
         for m in METHODS
     ]
     return f"| {row['workload']} | {row['datastore_tokens']} | {' | '.join(cells)} | {row['ratio']:.3f} |"
@@ -85,8 +88,10 @@ def main() -> int:
     tokenizer = load_tokenizer(chosen.tokenizer)
     facts = provenance(("specplug", "numpy", "numba", "tokenizers"))
     rows = []
-    columns = " | ".join(f"{m} tokens per work | {m} MAL drafted, step" for m in METHODS)
-    print(f"| workload | datastore tokens | {columns} | hybrid / suffix |\n|---|---|{'---|' * 7}")
+    columns = " | ".join(
+        f"{m} tokens per work | {m} MAL drafted, step | {m} calibration error" for m in METHODS
+    )
+    print(f"| workload | datastore tokens | {columns} | hybrid / suffix |\n|---|---|{'---|' * 10}")
     for name, requests in load(chosen.traces, tokenizer, None, chosen.only).items():
         rows.append(compare(name, requests, tokenizer.vocab_size, chosen.cost))
         print(line(rows[-1]), flush=True)
