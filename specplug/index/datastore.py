@@ -82,6 +82,7 @@ class Datastore:
             raise unopened(path, error) from error
         self.identity: Identity = _identity(found)
         self._context = np.zeros((1, layout.MAX_DEPTH), np.int32)
+        self._ending = self._context[0]
         self._found = np.zeros((layout.MAX_FOUND, 2), np.int64)
         self.shelf = layout.Shelf(np.frombuffer(mapped, "<u8"), _meta(self.header))
 
@@ -107,8 +108,9 @@ class Datastore:
         """
         size = min(len(context), layout.MAX_DEPTH)
         if size:
-            self._context[0, -size:] = context[-size:]
-        most = max(0, min(most, layout.MAX_FOUND))
+            self._ending[-size:] = context[-size:]
+        if not 0 <= most <= layout.MAX_FOUND:
+            most = max(0, min(most, layout.MAX_FOUND))
         count = find_occurrences(self.shelf, self._context, 0, size, most, self._found)
         found = self._found[:count].copy()
         return Occurrences(found[:, 0], found[:, 1])

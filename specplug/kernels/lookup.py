@@ -131,9 +131,7 @@ def _place_of(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
 
 
 @lean_kernel
-def _run_bound(
-    shelf: Shelf, contexts: IntArray, row: Index, bounds: Any, size: Index, least: Index
-) -> Any:
+def _run_bound(shelf: Shelf, contexts: IntArray, row: Index, bounds: Any, least: Index) -> Any:
     """How far from ``bounds[0]`` towards ``bounds[1]`` (not reached) entries match ``least`` tokens; by galloping."""
     start, limit = bounds
     step = 1 if limit >= start else -1
@@ -141,7 +139,7 @@ def _run_bound(
     low, high = 0, 1
     while high <= reach:
         entry = entry_of(shelf, start + step * (high - 1))
-        if _match_from(shelf, entry, contexts, row, size, 0) < least:
+        if _match_from(shelf, entry, contexts, row, least, 1) < least:
             break
         low, high = high, 2 * high
     high = min(high, reach + 1)
@@ -149,7 +147,7 @@ def _run_bound(
     while high - low > 1:
         middle = (low + high) >> 1
         entry = entry_of(shelf, start + step * (middle - 1))
-        if _match_from(shelf, entry, contexts, row, size, 0) >= least:
+        if _match_from(shelf, entry, contexts, row, least, 1) >= least:
             low = middle
         else:
             high = middle
@@ -187,9 +185,7 @@ def find_occurrences(
     longest = max(at_left, at_right)
     if longest == 0:
         return 0
-    count = _sample(
-        shelf, contexts, row, (left, first - 1, right, end), size, (longest, most), found
-    )
+    count = _sample(shelf, contexts, row, (left, first - 1, right, end), (longest, most), found)
     while count < most and (at_left > 0 or at_right > 0):
         if at_left >= at_right:
             found[count, POSITION], found[count, LENGTH] = entry_of(shelf, left), at_left
@@ -209,15 +205,14 @@ def _sample(
     contexts: IntArray,
     row: Index,
     sides: Any,
-    size: Index,
     wanted: Any,
     found: LongArray,
 ) -> Any:
     """An even sample of the entries with the longest match if there are more than wanted, else nothing."""
     left, before, right, end = sides
     longest, most = wanted
-    lefts = _run_bound(shelf, contexts, row, (left, before), size, longest)
-    rights = _run_bound(shelf, contexts, row, (right, end), size, longest)
+    lefts = _run_bound(shelf, contexts, row, (left, before), longest)
+    rights = _run_bound(shelf, contexts, row, (right, end), longest)
     total = lefts + rights
     if total <= most:
         return 0

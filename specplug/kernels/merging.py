@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from specplug.kernels._jit import lean_kernel
-from specplug.kernels.contexts import token_of
 from specplug.kernels.datastore_layout import (
     CELL,
     COARSE,
@@ -27,6 +26,10 @@ from specplug.kernels.datastore_layout import (
     POSITION,
     SHARE_CLASSES,
     TOKEN,
+    TOKEN_BITS,
+    TOKEN_WORD,
+    TOKENS,
+    VOCAB,
     Index,
     IntArray,
     LongArray,
@@ -34,6 +37,7 @@ from specplug.kernels.datastore_layout import (
     Scratch,
     Shelf,
 )
+from specplug.kernels.packed import read_bits
 
 #: Trials that the estimate of a coarser class stands for.
 SHRINK = 4.0
@@ -44,14 +48,29 @@ MEMORY = 1024.0
 @lean_kernel
 def load_texts(shelf: Shelf, found: LongArray, count: Index, width: Index, texts: IntArray) -> None:
     """The ``width`` tokens from each occurrence on, -1 from its document's end on."""
+    meta = shelf.meta
+    bits = meta[TOKEN_BITS]
+    per_read = 64 // bits
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     for i in range(count):
-        ended: Any = False
-        for j in range(width):
-            token = np.int64(-1)
-            if not ended:
-                token = token_of(shelf, found[i, POSITION] + j)
-            ended = token < 0
-            texts[i, j] = token
+        position = found[i, POSITION]
+        # Behind the last document there is nothing, even if its separator is damaged.
+        end = min(width, meta[TOKENS] - position)
+        j: Any = 0
+        while j < end:
+            start = (position + j) * bits
+            text = read_bits(shelf.words, meta[TOKEN_WORD], start, per_read * bits)
+            stop = min(end, j + per_read)
+            while j < stop:
+                token = np.int64(text & mask)
+                if token >= meta[VOCAB]:
+                    end, stop = j, j
+                else:
+                    texts[i, j] = token
+                    text >>= np.uint64(bits)
+                    j += 1
+        for k in range(j, width):
+            texts[i, k] = -1
 
 
 @lean_kernel
