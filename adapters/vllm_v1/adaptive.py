@@ -230,7 +230,18 @@ def scheduler_class(packed: Mapping[str, Any]) -> type:
 
     control = packed["control"]
     if packed["model"]:
-        return length_scheduler(Scheduler, control)
+
+        class ChosenScheduler:
+            """vLLM chooses its own by its configuration, which is known only when one is built; so does this."""
+
+            def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+                from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+                ahead = bool(vllm_config.scheduler_config.async_scheduling)
+                base = AsyncScheduler if ahead else Scheduler
+                return length_scheduler(base, control)(vllm_config, *args, **kwargs)
+
+        return ChosenScheduler
 
     class GovernedScheduler(Scheduler):  # type: ignore[misc, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:

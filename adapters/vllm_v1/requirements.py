@@ -164,14 +164,13 @@ def untested_policy() -> str:
 
 def has_dynamic_lengths() -> bool:
     """Whether this vLLM can be told the draft length of every step."""
-    found = check_symbols(
-        (
-            HostSymbol(
-                "vllm.config.speculative", "SpeculativeConfig.num_speculative_tokens_per_batch_size"
-            ),
-            HostSymbol("vllm.v1.core.sched.output", "SchedulerOutput.num_spec_tokens_to_schedule"),
-        )
+    needed = (
+        ("vllm.config.speculative", "SpeculativeConfig.num_speculative_tokens_per_batch_size"),
+        (_OUTPUT, "SchedulerOutput.num_spec_tokens_to_schedule"),
+        ("vllm.v1.core.sched.scheduler", "Scheduler.dynamic_sd_lookup"),
+        ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler"),
     )
+    found = check_symbols(tuple(HostSymbol(module, name) for module, name in needed))
     return not any(report.problem for report in found)
 
 
