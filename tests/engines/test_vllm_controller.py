@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from specplug.cli import main
+from specplug.control import live
 from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
@@ -88,10 +93,17 @@ def test_a_draft_model_is_told_its_lengths_and_the_answers_stay(
 
 
 @pytest.fixture(scope="module")
-def governed(start: Start) -> EngineProcess:
+def live_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the engine's controller keeps its last decisions."""
+    return tmp_path_factory.mktemp("live")
+
+
+@pytest.fixture(scope="module")
+def governed(start: Start, live_folder: Path) -> EngineProcess:
     """The configuration of the README: nothing is said about the controller."""
     config = {"method": "specplug.suffix", "num_speculative_tokens": WIDTH}
-    engine = start("governed", speculative_config=config)
+    process = {"env": {live.VARIABLE: str(live_folder)}}
+    engine = start("governed", speculative_config=config, process=process)
     engine.ready()
     return engine
 
@@ -114,3 +126,21 @@ def test_the_controller_of_our_own_method_heard_of_them_too(governed: Driver) ->
     assert found["accepted"] > 0
     # What it expects is what comes.
     assert 0.3 * found["expected"] - 10 < found["accepted"] < 3 * found["expected"] + 20
+
+
+def test_the_doctor_sees_what_the_running_engine_decides(
+    governed: Driver,
+    live_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    governed.generate([VARIED["repeat-line"]], GREEDY)
+    monkeypatch.setenv(live.VARIABLE, str(live_folder))
+    assert main(["doctor", "--live", "--json"]) == 0
+    [(name, decisions)] = json.loads(capsys.readouterr().out).items()
+    assert name.startswith("specplug.suffix, process ")
+    assert decisions[-1]["step"] == len(decisions) - 1
+    assert sum(d["accepted"] for d in decisions) > 0
+    assert {"plan"} <= {d["reason"] for d in decisions}
+    known = [d for d in decisions if d["predicted"] and d["measured"]]
+    assert len(known) > 5
