@@ -27,19 +27,23 @@ def measure(rows: int, steps: int, trims: bool) -> dict[str, float]:
     ceilings = np.zeros(rows, LENGTH_DTYPE)
     spent: dict[str, list[int]] = {"decide": [], "learn": [], "cost model": []}
     for _ in range(steps):
-        survival = np.cumprod(coins.uniform(0.3, 1.0, (rows, WIDTH)), axis=1)
+        chances = coins.uniform(0.3, 1.0, (rows, WIDTH))
+        survival = np.cumprod(chances, axis=1)
         offered = coins.integers(0, WIDTH + 1, rows).astype(LENGTH_DTYPE)
         before = perf_counter_ns()
         controller.plan(slots, limits, ceilings)
-        lengths = offered if trims else ceilings
+        lengths = offered.copy() if trims else ceilings
         if trims:
             controller.trim(slots, survival, lengths)
         spent["decide"].append(perf_counter_ns() - before)
-        right = (lengths * coins.random(rows)).astype(LENGTH_DTYPE)
+        hits = coins.random((rows, WIDTH)) < chances
+        right = np.where(hits.all(axis=1), WIDTH, hits.argmin(axis=1)).astype(LENGTH_DTYPE)
+        agreed = np.minimum(np.minimum(right, offered), lengths + 1)
+        tested = np.minimum(agreed + 1, np.minimum(offered, lengths + 1))
         before = perf_counter_ns()
         if trims:
-            controller.compare(slots, np.minimum(right + 1, lengths), right)
-        controller.observe(slots, lengths, right)
+            controller.compare(slots, tested, agreed)
+        controller.observe(slots, lengths, np.minimum(right, lengths))
         spent["learn"].append(perf_counter_ns() - before)
         total = rows + int(lengths.sum())
         before = perf_counter_ns()

@@ -132,7 +132,7 @@ class GoodputController:
         self._seconds = math.nan
         self._rows = 0
         self._emitted = 0
-        self._drafted = self._budget = 0
+        self._drafted = self._budget = self._likely = 0
         self._wait = np.full(slots, PROBE_FIRST)
         self._idle = np.zeros(slots, np.int64)
         self._useful = np.full(slots, 1.0)
@@ -285,7 +285,15 @@ class GoodputController:
         if self.settings.slo_ms is not None and self.cost.ready:
             slo = self.settings.slo_ms / 1000.0 / self.cost.scale
         latency = self.settings.mode == "latency"
-        plan = spend(survival, costs, margin=margin, latency=latency, most_cost=slo)
+        plan = spend(
+            survival,
+            costs,
+            margin=margin,
+            latency=latency,
+            most_cost=slo,
+            likely=self._likely,
+        )
+        self._likely = plan.total
         if self._prefill and plan.total:
             alone = self.cost.table(rows, max(0, most), rows, self._context)
             free = spend(survival, alone, margin=margin, latency=latency)
