@@ -84,6 +84,15 @@ def seed_of(found: Mapping[str, Any]) -> CostSeed:
     return CostSeed(relative, str(found["machine"]), str(found.get("source", "")))
 
 
+def is_measured(path: Path) -> bool:
+    """Whether a file is of ``specplug calibrate``: it holds more than a controller knows, so none may replace it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "points" in found
+
+
 def write_seed(path: Path, seed: CostSeed) -> None:
     """Write a cost file, whole or not at all."""
     content = {

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from specplug.control.acceptance import AcceptanceModel, FloatArray
 from specplug.control.cost import CostModel, StepFacts
-from specplug.control.costfile import CostSeed, write_seed
+from specplug.control.costfile import CostSeed, is_measured, write_seed
 from specplug.control.decisions import Decisions
 from specplug.control.ledger import Ledger
 from specplug.control.options import GoodputSettings
@@ -237,6 +237,9 @@ class GoodputController:
             self._save(Path(self.settings.cost_file))
 
     def _save(self, path: Path) -> None:
+        if is_measured(path):
+            self.settings = replace(self.settings, cost_file=None)
+            return
         _, values = self.cost.shape()
         seed = CostSeed(tuple(v / values[0] for v in values), self._machine, "measured in serving")
         try:

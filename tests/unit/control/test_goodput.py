@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specplug.control.cost import CostModel, StepFacts
-from specplug.control.costfile import read_seed
+from specplug.control.costfile import KNOTS, read_seed
 from specplug.control.goodput import GoodputController
 from specplug.control.options import GoodputSettings
 from specplug.testing import check_controller
@@ -324,3 +325,18 @@ def test_it_says_once_when_speculation_is_not_worth_having(
     warnings = [r.getMessage() for r in caplog.records]
     assert len(warnings) == 1
     assert "leave it out" in warnings[0]
+
+
+def test_a_file_of_calibrate_is_read_and_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    relative = [compute_bound(k) / compute_bound(1) for k in KNOTS]
+    points = [{"tokens": 1, "seconds": compute_bound(1)}]
+    content = {"version": 1, "machine": "m", "tokens": list(KNOTS), "relative": relative}
+    path.write_text(json.dumps({**content, "points": points}))
+    seed = read_seed(path, "m")
+    assert seed is not None
+    assert seed.relative == pytest.approx(relative)
+    before = path.read_text()
+    server = Server(4, settings=GoodputSettings(cost_file=str(path)))
+    server.serve(0.8, 0.8, 250)
+    assert path.read_text() == before
