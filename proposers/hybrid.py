@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specplug.errors import SettingsError
 from specplug.proposers.rest import DATASTORE_HELP, Forwarding, RestSettings, preflight, sources
 from specplug.proposers.suffix import SuffixProposer, SuffixSettings
 from specplug.settings import option
-from specplug.types import (
-    Capabilities,
-    Context,
-)
+from specplug.types import Context
 
 if TYPE_CHECKING:
     from specplug.index.contest import ContestProposer
@@ -51,7 +49,12 @@ class HybridProposer(Forwarding):
 
         suffix = SuffixProposer(context, settings)
         stores = sources(context, settings.datastore, settings.verify_cost, settings.refresh_s)
-        self.capabilities = Capabilities(shares_requests=suffix.capabilities.shares_requests)
+        if stores and settings.tree:
+            raise SettingsError(
+                "specplug.hybrid: option 'tree' goes without a datastore, got "
+                f"datastore={settings.datastore!r}; drop one of the two, or draft trees with specplug.suffix"
+            )
+        self.capabilities = suffix.capabilities
         self.suffix = suffix
         self.contest: ContestProposer | None = None
         self.inner: SuffixProposer | ContestProposer = suffix

@@ -52,6 +52,11 @@ class SuffixSettings:
         False,
         help="Keep the prompts of finished requests too, not only what was answered. They fill the store faster.",
     )
+    tree: bool = option(
+        False,
+        help="Draft trees instead of chains: what else may come, beside the most probable. "
+        "For an engine that verifies trees.",
+    )
     store_path: str | None = option(
         None,
         help="File that keeps the store over restarts: loaded at the start, saved now and then and at the end.",
@@ -74,7 +79,7 @@ class SuffixProposer:
     def __init__(self, context: Context, settings: SuffixSettings) -> None:
         from specplug.index.suffix import SuffixIndex
 
-        self.capabilities = Capabilities(shares_requests=settings.store_mb > 0)
+        self.capabilities = Capabilities(trees=settings.tree, shares_requests=settings.store_mb > 0)
         self._keep = settings.store_mb > 0
         self._keeps_prompts = settings.share_prompts
         self._stops: dict[int, frozenset[int]] = {}

@@ -166,6 +166,7 @@ def new_log(context: Context) -> layout.Log:
 
 def new_scratch(context: Context) -> layout.Scratch:
     """Work space for one thread."""
+    nodes = layout.LOG_TOKENS + 2 * context.max_draft + 2
     return layout.Scratch(
         _zeros(layout.CONTEXT, np.int32),
         _zeros(context.max_draft + 1, np.int32),
@@ -174,6 +175,9 @@ def new_scratch(context: Context) -> layout.Scratch:
         _zeros(layout.N_FEATURES),
         _zeros(layout.N_ORDERS, np.int64),
         _zeros(layout.N_SOURCES, np.int64),
+        _zeros((context.max_draft + 1, 2)),
+        _zeros((nodes, layout.NODE_FIELDS), np.int64),
+        _zeros(nodes),
     )
 
 
@@ -188,6 +192,7 @@ def new_calls(context: Context) -> layout.Calls:
         np.zeros(0, np.int32),
         np.zeros(1, np.int64),
         np.zeros(256, np.int32),
+        np.zeros((0, context.max_draft), np.int32),
     )
 
 

@@ -56,6 +56,7 @@ class SuffixIndex:
         # Drafts came after the last outcome was noted: it is time to learn from it.
         self._drafted = False
         self._news = self.state.calls.news
+        self._chains = self.state.calls.parents
         # The caller's arrays that kernels know by address, see `_bind_observed` and `_bind_drafts`.
         self._observed: tuple[object, object] = (None, None)
         self._drafts: tuple[object, object, object] = (None, None, None)
@@ -106,7 +107,7 @@ class SuffixIndex:
         """Draft for a batch; bounded work per draft token, whatever the length of the history.
 
         A large batch is shared among the threads of the context, which afterwards learn while the target works. The
-        drafts are the same with any number of threads.
+        drafts are the same with any number of threads. With ``out.parents`` the drafts are trees.
         """
         if self._drafted:
             self.learn()
@@ -253,6 +254,7 @@ class SuffixIndex:
         )
         for name, array in zip(layout.Calls._fields, arrays, strict=False):
             self._packed.bind("calls", name, array)
+        self._packed.bind("calls", "parents", self._chains if out.parents is None else out.parents)
         if bound is slots and limits is ceilings:
             self._drafts = (slots, ceilings, out)
 
@@ -307,11 +309,14 @@ def as_kernel_array(values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
 
 
 def _check_buffers(out: DraftBuffers, rows: int) -> None:
-    for name, array, dtype in (
+    given: list[tuple[str, NDArray[Any], type[np.generic]]] = [
         ("tokens", out.tokens, np.int32),
         ("survival", out.survival, np.float64),
         ("lengths", out.lengths, np.int32),
-    ):
+    ]
+    if out.parents is not None:
+        given.append(("parents", out.parents, np.int32))
+    for name, array, dtype in given:
         if array.dtype != dtype or not array.flags.carray or len(array) < rows:
             raise InvalidRequestError(
                 f"draft buffer {name!r} must be a contiguous, writable {np.dtype(dtype).name} array of at least {rows} "

@@ -8,9 +8,8 @@ draft would lower the goodput.
 
 from __future__ import annotations
 
-import numpy as np
-
 from specplug.kernels._jit import lean_kernel
+from specplug.kernels.branching import branch_row, next_token
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
     CLASS,
@@ -18,6 +17,7 @@ from specplug.kernels.layout import (
     D_CANDIDATES,
     D_TOKEN_START,
     D_TOKENS,
+    D_TOP,
     KEEP,
     LENGTH,
     LOG_CANDIDATES,
@@ -26,12 +26,10 @@ from specplug.kernels.layout import (
     M_TOKENS,
     N_DEPTHS,
     N_DRAFTED,
-    N_LENGTH,
     N_LOG,
     N_MODEL,
     N_PENDING,
     POSITION,
-    S_END,
     SOURCE,
     STORE,
     TOKEN,
@@ -41,23 +39,7 @@ from specplug.kernels.layout import (
 )
 from specplug.kernels.match import find_candidates, load_context
 from specplug.kernels.ranking import rank_tokens, source_of
-from specplug.kernels.store import physical
-from specplug.kernels.streams import slots_exist, token_at
-
-
-@lean_kernel
-def _next_token(state: State, slot: Index, depth: Index, source: Index, position: Index) -> Index:
-    """What follows at ``position``, -1 if nothing does. Copying may run into the draft itself."""
-    if source == STORE:
-        if position < state.store.numbers[S_END]:
-            return state.store.tokens[physical(state.store, position)]
-        return np.int32(-1)
-    length = state.slots.numbers[slot, N_LENGTH]
-    if position < length:
-        return token_at(state.slots, slot, position)
-    if position - length < depth:
-        return state.scratch.drafted[position - length]
-    return np.int32(-1)
+from specplug.kernels.streams import slots_exist
 
 
 @lean_kernel
@@ -66,7 +48,7 @@ def _enter(state: State, slot: Index, where: Index, count: Index) -> Index:
     found, log = state.scratch.candidates, state.log.candidates[where]
     kept = 0
     for row in range(count):
-        token = _next_token(state, slot, 0, found[row, SOURCE], found[row, POSITION])
+        token = next_token(state, slot, 0, found[row, SOURCE], found[row, POSITION])
         if token >= 0:
             for field in range(TOKEN):
                 log[kept, field] = found[row, field]
@@ -100,7 +82,7 @@ def _advance(state: State, slot: Index, where: Index, depth: Index, count: Index
             if own > KEEP:
                 continue
         position = log[row, POSITION] + 1
-        following = _next_token(state, slot, depth, source, position)
+        following = next_token(state, slot, depth, source, position)
         if following >= 0:
             log[kept, POSITION] = position
             log[kept, LENGTH] = min(63, log[row, LENGTH] + 1)
@@ -158,6 +140,7 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
         if count == 0:
             break
         top = rank_tokens(state, slot, depth, count, previous)
+        log.depths[where, depth, D_TOP] = top
         token = log.tokens[where, top, 0]
         probability = float(log.probs[where, top])
         scratch.drafted[depth] = token
@@ -192,5 +175,8 @@ def draft_batch(handle: Handle, first: Index, end: Index, cost: float) -> Index:
     width = min(calls.tokens.shape[1], state.scratch.drafted.shape[0] - 1)
     for row in range(first, end):
         ceiling = min(width, calls.ceilings[row])
-        calls.lengths[row] = draft_row(state, calls.slots[row], row, ceiling, cost)
+        drafted = draft_row(state, calls.slots[row], row, ceiling, cost)
+        if calls.parents.shape[0] > 0:
+            drafted = branch_row(state, calls.slots[row], row, ceiling, cost)
+        calls.lengths[row] = drafted
     return 0

@@ -102,9 +102,16 @@ S_END, S_OUTPUTS = 0, 1
 #: Columns of ``Model.numbers``.
 M_TOKENS, M_COST, M_UPDATES = 0, 1, 2
 
-#: Columns of ``Log.depths`` (int64): ranked tokens, weight sets (3), candidates, offsets of both in the log.
-D_TOKENS, D_SET, D_CANDIDATES, D_TOKEN_START, D_CANDIDATE_START = 0, 1, 4, 5, 6
-DEPTH_FIELDS = 7
+#: Columns of ``Log.depths`` (int64): ranked tokens, weight sets (3), candidates, offsets of both in the log, and the
+#: row of the most probable token.
+D_TOKENS, D_SET, D_CANDIDATES, D_TOKEN_START, D_CANDIDATE_START, D_TOP = 0, 1, 4, 5, 6, 7
+DEPTH_FIELDS = 8
+
+#: Columns of ``Scratch.nodes`` (int64), the nodes that a draft tree may get: token (-1 once it is taken), parent in the
+#: tree, depth in the chain or beside it (-1 further on in a branch), whether it is of the chain, and for the others the
+#: place that is copied, its match length, class and source.
+T_TOKEN, T_PARENT, T_DEPTH, T_CHAIN, T_POSITION, T_LENGTH, T_CLASS, T_SOURCE = range(8)
+NODE_FIELDS = 8
 
 
 class Slots(NamedTuple):
@@ -211,6 +218,8 @@ class Scratch(NamedTuple):
         best: float64 ``[MAX_CANDIDATES, N_SOURCES + 1]``, per distinct token: reliability by source, match length.
         weights: float64 ``[N_FEATURES]``, the sum of the weight sets of a depth.
         hashes: int64 ``[N_ORDERS]``; longest: int64 ``[N_SOURCES]``.
+        chain: float64 ``[K + 1, 2]``, survival and source of the chain that a tree is made of.
+        nodes: int64 ``[LOG_TOKENS + 2 * K + 2, NODE_FIELDS]``, see ``T_*``; worth: float64 of each, its survival.
     """
 
     context: NDArray[np.int32]
@@ -220,6 +229,9 @@ class Scratch(NamedTuple):
     weights: NDArray[np.float64]
     hashes: NDArray[np.int64]
     longest: NDArray[np.int64]
+    chain: NDArray[np.float64]
+    nodes: NDArray[np.int64]
+    worth: NDArray[np.float64]
 
 
 class Calls(NamedTuple):
@@ -230,6 +242,7 @@ class Calls(NamedTuple):
             int32 ``[B]``, of the call that drafts.
         observed, offsets: int32 ``[B]`` and int64 ``[B + 1]`` of the call that observes.
         news: int32 ``[N]``, a copy of its tokens.
+        parents: int32 ``[B, K]`` where trees are drafted, else no row.
     """
 
     slots: NDArray[np.int32]
@@ -240,6 +253,7 @@ class Calls(NamedTuple):
     observed: NDArray[np.int32]
     offsets: NDArray[np.int64]
     news: NDArray[np.int32]
+    parents: NDArray[np.int32]
 
 
 class State(NamedTuple):
@@ -297,6 +311,9 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "weights": (np.float64, 1),
         "hashes": (np.int64, 1),
         "longest": (np.int64, 1),
+        "chain": (np.float64, 2),
+        "nodes": (np.int64, 2),
+        "worth": (np.float64, 1),
     },
     "calls": {
         "slots": (np.int32, 1),
@@ -307,6 +324,7 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "observed": (np.int32, 1),
         "offsets": (np.int64, 1),
         "news": (np.int32, 1),
+        "parents": (np.int32, 2),
     },
 }
 

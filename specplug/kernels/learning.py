@@ -18,6 +18,7 @@ from specplug.kernels.layout import (
     D_SET,
     D_TOKEN_START,
     D_TOKENS,
+    D_TOP,
     LENGTH,
     LINKED_PER_CALL,
     M_COST,
@@ -139,12 +140,18 @@ def note_outcome(state: State, slot: Index, tokens: IntArray) -> None:
     numbers = state.slots.numbers
     if numbers[slot, N_DRAFTED] < 0:
         return
+    where = numbers[slot, N_LOG]
     known = min(len(tokens), numbers[slot, N_DEPTHS])
     for depth in range(known):
-        if state.log.depths[numbers[slot, N_LOG], depth, D_TOKENS] == 0:
+        depths = state.log.depths[where, depth]
+        if depths[D_TOKENS] == 0:
             known = depth
             break
         _move_pointers(state, slot, depth, tokens[depth])
+        if state.log.tokens[where, depths[D_TOP], 0] != tokens[depth]:
+            # What was ranked further on stands behind another token, also if a branch of a tree went on here.
+            known = depth + 1
+            break
     numbers[slot, N_PENDING] = numbers[slot, N_LOG]
     numbers[slot, N_KNOWN] = known
     numbers[slot, N_OUTCOME] = numbers[slot, N_LENGTH]

@@ -75,6 +75,16 @@ _LOG = np.array([-math.inf, *(math.log(n) for n in range(1, MAX_CANDIDATES + 1))
 
 
 @lean_kernel
+def class_rate(state: State, which: Index, source: Index, length: Index, kind: Index) -> Any:
+    """Hit rate of a class of candidates of model ``which``, shrunk towards that of its source and length."""
+    parent = source * LENGTH_BINS + _LENGTH_BIN[length]
+    prior = state.model.parents[which, parent, 2]
+    cell = state.model.cells[which, BY_RANK, parent * N_CLASSES + kind]
+    rate = (cell[0] + SHRINK_CELL * prior) / (cell[1] + SHRINK_CELL)
+    return min(0.995, max(0.005, rate))
+
+
+@lean_kernel
 def _log2_bin(value: Index, top: Index) -> Index:
     """Floor of the binary logarithm of ``value`` (0 for values below 2), at most ``top``."""
     if value >> top > 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specplug.reference.branching import next_token
 from specplug.reference.match import find_candidates, load_context
 from specplug.reference.ranking import rank_tokens
 from specplug.reference.suffix_state import (
@@ -73,11 +74,9 @@ def _with_next_token(
     state: SuffixState, slot: int, candidates: list[Candidate], drafted: list[int]
 ) -> list[Candidate]:
     """The candidates that have a next token; copying own text may run into the draft itself."""
-    own = state.streams[slot].tokens + drafted
     kept = []
     for candidate in candidates:
-        text = state.store.tokens if candidate.source == STORE else own
-        token = text[candidate.position] if candidate.position < len(text) else -1
+        token = next_token(state, slot, drafted, candidate.source, candidate.position)
         if token >= 0:
             kept.append(replace(candidate, token=token))
     return kept

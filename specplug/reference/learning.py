@@ -65,6 +65,8 @@ def note_outcome(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:
             break
         _move_pointers(state, slot, depth, int(true))
         known.append((depth, int(true)))
+        if max(depth.ranked, key=lambda entry: entry.probability).token != true:
+            break  # what was ranked further on stands behind another token
     state.pending.append((slot, known, len(tokens), stream.drafted))
     stream.depths, stream.drafted = [], -1
 

@@ -70,6 +70,15 @@ def _length_bin(length: int) -> int:
     return 11
 
 
+def class_rate(state: SuffixState, which: int, source: int, length: int, kind: int) -> float:
+    """Hit rate of a class of candidates, shrunk towards that of its source and length."""
+    model = state.models[which]
+    parent = source * LENGTH_BINS + _length_bin(length)
+    hits, trials = model.parents[parent]
+    rate = _rate(model.cells[0], parent * 9 + kind, 4.0, float(hits / trials))
+    return min(0.995, max(0.005, rate))
+
+
 def _log2_bin(value: int, top: int) -> int:
     return min(top, max(1, value).bit_length() - 1)
 

@@ -18,7 +18,8 @@ from specplug.reference import requests as ref_requests
 from specplug.reference import streams as ref_streams
 from specplug.reference import suffix_state
 from specplug.reference import templates as ref_templates
-from specplug.types import Context, DraftBuffers, Observed, allocate_drafts
+from specplug.reference.branching import branch_row
+from specplug.types import Capabilities, Context, Observed, allocate_drafts
 
 COST = 0.03
 WIDTH = 8
@@ -39,7 +40,8 @@ def test_constants_are_the_same_on_both_sides() -> None:
 class Pair:
     """A fast index and a slow state that are fed the same events."""
 
-    def __init__(self, budget: int, max_length: int = 4096) -> None:
+    def __init__(self, budget: int, max_length: int = 4096, trees: bool = False) -> None:
+        self.trees = trees
         self.fast = SuffixIndex(Context(2**31 - 1, max_length, WIDTH, 3), budget, COST)
         store = self.fast.state.store
         self.slow = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
@@ -67,12 +69,18 @@ class Pair:
         if self.drafted:
             ref_learning.learn_batch(self.slow, COST)
         self.drafted = True
-        out = DraftBuffers(*allocate_drafts(len(slots), WIDTH)[:3])
+        out = allocate_drafts(len(slots), WIDTH, 1, Capabilities(trees=self.trees))
         ceilings = np.full(len(slots), ceiling, np.int32)
         self.fast.draft(np.array(slots, np.int32), ceilings, out)
         ref = ref_drafting.draft_batch(self.slow, slots, ceilings.tolist(), COST)
         for row, (ref_tokens, ref_survival) in enumerate(ref):
             length = int(out.lengths[row])
+            if out.parents is not None:
+                ref_tokens, ref_survival, ref_parents = branch_row(
+                    self.slow, slots[row], ref_tokens, ref_survival, ceiling, COST
+                )
+                assert out.parents[row, :length].tolist() == ref_parents
+                ref[row] = _a_branch(ref_tokens, ref_parents), ref_survival
             assert out.tokens[row, :length].tolist() == ref_tokens
             assert out.survival[row, :length].tolist() == ref_survival
             sources = self.fast.state.log.sources[slots[row], :length].tolist()
@@ -96,6 +104,16 @@ class Pair:
         ref = ref_match.find_candidates(self.slow, slot) if size else []
         assert got == [[c.position, c.length, c.kind, c.source] for c in ref]
         return count
+
+
+def _a_branch(tokens: list[int], parents: list[int]) -> list[int]:
+    """From the root to the last node, the least probable one."""
+    path = []
+    node = len(tokens) - 1
+    while node >= 0:
+        path.append(tokens[node])
+        node = parents[node]
+    return path[::-1]
 
 
 # Few distinct tokens make long and many matches, many make short ones; -1 is a separator, the largest id a stress.
@@ -135,7 +153,7 @@ def test_drafts_and_estimates_are_equal_over_many_events(
     """Requests come, accept parts of their drafts, say other things, end and are stored, in two namespaces."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     vocabulary = data.draw(st.sampled_from([2, 6, 40]), label="vocabulary")
-    pair = Pair(budget)
+    pair = Pair(budget, trees=data.draw(st.booleans(), label="trees"))
     templates = [[], *rng.integers(0, vocabulary, (3, 20)).tolist()]
     drafts: dict[int, list[int]] = {}
     for _ in range(size):

@@ -66,7 +66,7 @@ def test_drafts_and_state_do_not_depend_on_threads(
 def test_small_batches_start_no_thread() -> None:
     before = threading.active_count()
     play(8, steps=5)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of other tests may end meanwhile
 
 
 def test_no_more_threads_than_allowed_work_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
