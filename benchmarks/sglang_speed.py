@@ -52,17 +52,17 @@ OPTIONS = "SPECPLUG_SGLANG_OPTIONS"
 def methods(width: int) -> dict[str, dict[str, Any]]:
     """SGLang's arguments for each method, and its environment; all verify at most equally many positions.
 
-    NGRAM drafts whatever it finds. The controller of specplug drafts what pays on this machine; ``always`` is without
-    it and as if verification cost nothing, so that drafts can be compared with NGRAM's as drafts.
+    NGRAM drafts a tree of whatever it finds. The controller of specplug drafts what pays on this machine; ``trees`` is
+    without it and as if verification cost nothing, so that drafts can be compared with NGRAM's as drafts.
     """
     wide = {"speculative_num_draft_tokens": width}
     ours = {"speculative_algorithm": "specplug.suffix", **wide}
-    always = {"controller": "fixed", "verify_cost": 0.0001}
+    trees = {"controller": "fixed", "verify_cost": 0.0001, "tree": True}
     return {
         PLAIN: {},
         "NGRAM": {"speculative_algorithm": "NGRAM", **wide},
         "specplug.suffix": ours,
-        "suffix, always": {**ours, "env": {OPTIONS: json.dumps(always)}},
+        "suffix, trees": {**ours, "env": {OPTIONS: json.dumps(trees)}},
     }
 
 

