@@ -150,20 +150,21 @@ class RestIndex:
         """See :class:`specplug.protocols.Proposer`. One look-up per row."""
         self._check_slots(slots)
         out.lengths[: len(slots)] = 0
-        groups: dict[int, list[int]] = {}
-        volumes = {}
-        for row, slot in enumerate(slots.tolist()):
-            volume = self._of_slot[slot]
-            if volume is not None:
-                volumes[id(volume)] = volume
-                groups.setdefault(id(volume), []).append(row)
-        for key, rows in groups.items():
-            shelf = volumes[key].shelf()
-            if shelf is None:
-                continue
-            if len(rows) == len(slots):
+        volumes = [self._of_slot[slot] for slot in slots.tolist()]
+        if volumes.count(volumes[0] if volumes else None) == len(volumes):
+            # The usual case: one datastore for all.
+            shelf = volumes[0].shelf() if volumes and volumes[0] is not None else None
+            if shelf is not None:
                 self._draft_rows(shelf, slots, ceilings, out)
-            else:
+            return
+        groups: dict[int, list[int]] = {}
+        for row, volume in enumerate(volumes):
+            if volume is not None:
+                groups.setdefault(id(volume), []).append(row)
+        for rows in groups.values():
+            volume = volumes[rows[0]]
+            shelf = None if volume is None else volume.shelf()
+            if shelf is not None:
                 self._draft_some(shelf, np.array(rows), slots, ceilings, out)
 
     def finish(self, slot: int, keep: bool) -> None:
@@ -213,11 +214,11 @@ class RestIndex:
 
     def _check_slots(self, slots: IntArray) -> None:
         # Kernels do not check bounds: a wrong slot would be another request's memory.
-        for slot in slots.tolist():
-            if not 0 <= slot < self.context.max_requests:
-                raise InvalidRequestError(
-                    f"slot must be 0 .. {self.context.max_requests - 1}, got {slot}"
-                )
+        listed = slots.tolist()
+        most = self.context.max_requests
+        if listed and not 0 <= min(listed) <= max(listed) < most:
+            wrong = next(slot for slot in listed if not 0 <= slot < most)
+            raise InvalidRequestError(f"slot must be 0 .. {most - 1}, got {wrong}")
 
     def _volume_for(self, namespace: str) -> Volume | None:
         asked = namespace.removeprefix(_ASKED)

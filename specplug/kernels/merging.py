@@ -126,8 +126,13 @@ def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
     children, evidence = scratch.children, scratch.evidence
     count = 0
     total = 0.0
-    for i in range(scratch.found.shape[0]):
-        if (mask >> i) & 1 == 0:
+    rest = mask
+    i = -1
+    while rest != 0:
+        i += 1
+        here = rest & 1
+        rest >>= 1
+        if here == 0:
             continue
         length = min(scratch.found[i, LENGTH] + depth, MAX_DEPTH)
         weight = model.weights[length]
