@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specplug.adapters.common.timing import StepTimes
+from specplug.adapters.common.trees import first_branch
 from specplug.adapters.sglang_srt.requests import (
     History,
     describe,
@@ -204,15 +205,3 @@ class Drafter:
             if branching and parents is not None:
                 nodes[row, :length] = parents[i, :length]
         return Drafts(drafts.tokens, drafts.lengths, nodes if branching else None)
-
-
-def first_branch(parents: IntArray) -> IntArray:
-    """Indices of the nodes from the first child of the root down along first children, int32 ``[depth]``."""
-    path: list[int] = []
-    node = -1
-    while True:
-        children = np.flatnonzero(parents == node)
-        if not len(children):
-            return np.array(path, LENGTH_DTYPE)
-        node = int(children[0])
-        path.append(node)

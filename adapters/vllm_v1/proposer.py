@@ -12,6 +12,7 @@ import numpy as np
 from specplug.adapters.common import host_logger
 from specplug.adapters.common.building import build_proposer
 from specplug.adapters.common.timing import StepTimes
+from specplug.adapters.common.trees import first_branch
 from specplug.adapters.vllm_v1 import host_faults, metrics, setup
 from specplug.adapters.vllm_v1.binding import bind
 from specplug.adapters.vllm_v1.options import PREFIX, Choice
@@ -250,8 +251,11 @@ class VllmProposer:
     ) -> None:
         out = session.step(ids, histories)
         for i, length in enumerate(out.lengths.tolist()):
-            if length:
+            if length and out.parents is None:
                 drafts[rows[i]] = out.tokens[i, : min(length, self.width)].tolist()
+            elif length and out.parents is not None:  # this runner verifies chains only
+                branch = first_branch(out.parents[i, :length])
+                drafts[rows[i]] = out.tokens[i, branch[: self.width]].tolist()
 
     def _end_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
         for request_id in request_ids:

@@ -57,6 +57,8 @@ def make() -> Iterator[Callable[..., tuple[StubHost, Any]]]:
         target: Any = periodic_target,
         tensor_parallel_rank: int = 0,
         control: Any = None,
+        proposer: str = "specplug_test_recorder:Recorder",
+        options: dict[str, Any] | None = None,
         **limits: Any,
     ) -> Any:
         config = configuration(vocab_size=VOCABULARY, **limits)
@@ -64,7 +66,7 @@ def make() -> Iterator[Callable[..., tuple[StubHost, Any]]]:
             config.parallel_config.tensor_parallel_size = 2
             config.parallel_config.distributed_executor_backend = "mp"
         with stub_vllm(tensor_parallel_rank):
-            adapter = VllmProposer(config, Choice("specplug_test_recorder:Recorder", {}, control))
+            adapter = VllmProposer(config, Choice(proposer, options or {}, control))
         host = StubHost(
             target, config.scheduler_config.max_num_seqs, config.model_config.max_model_len
         )

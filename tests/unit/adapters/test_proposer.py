@@ -52,6 +52,19 @@ def test_drafts_are_ragged_lists_of_python_ints(make: Any) -> None:
     assert len(lengths) >= 3, "the host did not show that drafts may differ in length"
 
 
+def test_of_a_tree_the_most_probable_branch_is_drafted(make: Any) -> None:
+    """This runner verifies chains only: the nodes of a tree, one after the other, would make no sense."""
+    # After 1, 2 came 10, 11, 12 and, later, 20, 21, 22.
+    fork = [1, 2, 10, 11, 12, 5, 1, 2, 20, 21, 22, 6, 1, 2]
+    host, adapter = make(
+        lambda history: 2, proposer="suffix", options={"tree": True, "verify_cost": 0.001}
+    )
+    host.add("a", fork[:-1])
+    (draft,) = host.step()
+    assert adapter.session.proposer.capabilities.trees
+    assert draft[:3] in ([10, 11, 12], [20, 21, 22])
+
+
 def test_rows_in_prefill_get_no_draft_and_start_later(make: Any) -> None:
     host, adapter = make()
     host.add("long", PROMPT, prefill_steps=2)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specplug.adapters.sglang_srt.drafting import MAX_FAULTS, Drafter, first_branch
+from specplug.adapters.common.trees import first_branch
+from specplug.adapters.sglang_srt.drafting import MAX_FAULTS, Drafter
 from specplug.adapters.sglang_srt.requests import History
 
 from .conftest import VOCABULARY, Bench, make_req
