@@ -21,8 +21,8 @@ class DraftSources:
     """Counts by source. A proposer that drafts from several texts says which by two optional attributes:
 
     * ``source_names``, a tuple of strings;
-    * ``draft_sources``, uint8 ``[max_requests, max_draft]``: by slot, which of them each token of the last draft came
-      from. One array for the life of the proposer; not needed where there is one name.
+    * ``draft_sources``, uint8 ``[max_requests, max_draft]``: by slot, which of them each token (or node) of the last
+      draft came from. One array for the life of the proposer; not needed where there is one name.
 
     Attributes:
         names: of the sources.
@@ -60,6 +60,13 @@ class DraftSources:
         """How many tokens of the last drafts of these slots were accepted: int32 ``[B]`` each. O(B K)."""
         self._count(self.accepted, slots, accepted)
 
+    def count_path(self, slot: int, nodes: list[int]) -> None:
+        """These nodes of the last tree of ``slot`` were accepted, from the root down."""
+        most, last = len(self.names) - 1, self._width - 1
+        for depth, node in enumerate(nodes):
+            source = min(int(self._of[slot, node]), most) if self._of is not None else 0
+            self.accepted[source, min(depth, last)] += 1.0
+
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Drafted and accepted tokens by source."""
         sums = zip(
@@ -92,12 +99,11 @@ class DraftSources:
             table[min(source, most), min(place, last)] += 1.0
 
     def _count_trees(self, slots: IntArray, lengths: IntArray, parents: IntArray) -> None:
-        """A tree is taken to be of one source, that of its first node."""
         most, last = len(self.names) - 1, self._width - 1
         for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
-            source = min(int(self._of[slot, 0]), most) if self._of is not None else 0
             depths: list[int] = []
-            for parent in parents[row, :length].tolist():
+            for node, parent in enumerate(parents[row, :length].tolist()):
+                source = min(int(self._of[slot, node]), most) if self._of is not None else 0
                 depths.append(0 if parent == ROOT else depths[parent] + 1)
                 self.drafted[source, min(depths[-1], last)] += 1.0
 

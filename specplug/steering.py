@@ -55,13 +55,20 @@ def accepted_tokens(draft: TokenArray, parents: IntArray | None, emitted: TokenA
             (place for place, (ours, theirs) in enumerate(pairs) if ours != theirs),
             min(len(draft), len(emitted)),
         )
+    return len(accepted_path(draft, parents, emitted))
+
+
+def accepted_path(draft: TokenArray, parents: IntArray, emitted: TokenArray) -> list[int]:
+    """The nodes of a tree that the ``emitted`` tokens pass, from the root down; see :func:`accepted_tokens`."""
+    path: list[int] = []
     node = ROOT
-    for depth, token in enumerate(emitted.tolist()):
+    for token in emitted.tolist():
         children = np.flatnonzero((parents == node) & (draft == token))
         if not len(children):
-            return depth
+            break
         node = int(children[0])
-    return len(emitted)
+        path.append(node)
+    return path
 
 
 def clip_lengths(values: IntArray, most: IntArray) -> None:
@@ -165,8 +172,20 @@ class Steering:
             slots, drafted, accepted_counts = np.array(fared, LENGTH_DTYPE).T.copy()
             self._guarded("observe", slots, drafted, accepted_counts)
             if self.sources is not None:
-                self.sources.count_accepted(slots, accepted_counts)
+                self._count_accepted(slots, accepted_counts, judged)
         return sum(accepted for _, _, accepted in fared)
+
+    def _count_accepted(
+        self, slots: IntArray, accepted: IntArray, judged: list[tuple[int, Offer, TokenArray]]
+    ) -> None:
+        assert self.sources is not None
+        trees = [(s, o, n) for s, o, n in judged if o.verified and o.parents is not None]
+        if not trees:
+            self.sources.count_accepted(slots, accepted)
+        for slot, offer, new in trees:
+            assert offer.parents is not None
+            draft = offer.tokens[: offer.verified]
+            self.sources.count_path(slot, accepted_path(draft, offer.parents, new[:-1]))
 
     def _guarded(self, method: str, *arguments: object) -> bool:
         try:

@@ -83,11 +83,26 @@ def test_a_number_beyond_the_names_counts_for_the_last() -> None:
 
 def test_a_tree_counts_by_depth() -> None:
     told = Told()
-    told.draft_sources[4] = 1
+    told.draft_sources[4, :5] = [1, 0, 1, 2, 1]
     sources = DraftSources(told, CONTEXT)
     parents = np.array([[-1, -1, 0, 0, 2]], np.int32)
     sources.count_drafted(np.array([4], np.int32), np.array([5], np.int32), parents)
-    assert sources.drafted[1, :4].tolist() == [2, 2, 1, 0]
+    assert sources.drafted[:, :4].tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [0, 1, 0, 0]]
+    sources.count_path(4, [0, 3])
+    assert sources.accepted[:, :2].tolist() == [[0, 0], [1, 0], [0, 1]]
+
+
+def test_the_sums_of_trees_are_those_of_the_session() -> None:
+    context = Context(1000, 400, 8, 4)
+    options = {"verify_cost": 0.0, "tree": True}
+    session = Session(registry.build("suffix", context, options), context)
+    pattern = [*range(20, 40), 7, *range(20, 40), 8, *range(20, 40)]
+    text = np.array(pattern * 3, np.int32)
+    for length in (70, 71, 75, 90, 93, 95, 104, 112):
+        session.step(["r"], [text[:length]])
+    drafted, accepted = session.sources.drafted.sum(), session.sources.accepted.sum()
+    assert (drafted, accepted) == (session.stats.drafted, session.stats.accepted)
+    assert accepted > 0
 
 
 def test_suffix_tells_prompt_output_and_store_apart() -> None:
