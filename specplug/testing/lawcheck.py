@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specplug.protocols import Controller, Proposer
 from specplug.session import Session
+from specplug.stats import SessionStats
 from specplug.testing import strategies
 from specplug.testing.cells import Verifier
 from specplug.testing.law import Arrival, Scenario, check_law
@@ -33,12 +34,15 @@ def verifiers_for(capabilities: Capabilities, greedy: bool) -> list[Verifier]:
 
 @dataclass
 class Sessions:
-    """Builds a session for each path, and adds up what all of them drafted."""
+    """Builds a session for each path, and adds up what all of them drafted.
+
+    Only the counters are kept: there may be a thousand paths, and the tables of a proposer take megabytes.
+    """
 
     build: Callable[[Context], Proposer]
     context: Context
     controller: Callable[[], Controller] = lambda: strategies.ScriptedLengths((4,))
-    built: list[Session] = field(default_factory=list)
+    stats: list[SessionStats] = field(default_factory=list)
 
     def __call__(self, oracle: Oracle) -> Session:
         proposer = self.build(self.context)
@@ -50,18 +54,18 @@ class Sessions:
             controller=self.controller(),
             on_fault="raise",
         )
-        self.built.append(session)
+        self.stats.append(session.stats)
         return session
 
     @property
     def accepted(self) -> int:
         """Drafts that were accepted on all paths together, as far as a later step observed it."""
-        return sum(session.stats.accepted for session in self.built)
+        return sum(stats.accepted for stats in self.stats)
 
     @property
     def drafted(self) -> int:
         """Drafts on all paths together."""
-        return sum(session.stats.drafted for session in self.built)
+        return sum(stats.drafted for stats in self.stats)
 
 
 def _chooser(oracle: Oracle) -> Callable[[ProbArray], int]:
