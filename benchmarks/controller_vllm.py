@@ -2,7 +2,7 @@
 
 One engine per method in a process of its own; all serve the same prompts in rotating order, batch by batch, so that
 whatever else the machine does hits all alike. Requests share nothing (``store_mb`` 0), so a prompt may come again.
-The default takes about 12 minutes on two cores and 16 GB of memory::
+The default takes about 12 minutes on two idle cores and 16 GB of memory::
 
     python tools/environments.py run vllm benchmarks/controller_vllm.py --json controller.json
 
@@ -262,7 +262,7 @@ def main() -> int:
         help="what is served and how many at a time (copying:1 code:1 chat:1 mixed:4 mixed:8)",
     )
     add("--rounds", type=int, default=5)
-    add("--tokens", type=int, default=40, help="per answer (40)")
+    add("--tokens", type=int, default=48, help="per answer (48)")
     add("--seconds", type=float, default=1e9, help="start no new round after so many")
     add("--dtype", default="float32", choices=["float32", "bfloat16"])
     add("--json", type=Path)
