@@ -229,7 +229,8 @@ class GoodputController:
         self.cost.observe(facts)
         self.decisions.measured(facts.seconds)
         self._context = facts.context
-        self._batch, self._prefill = facts.requests, facts.next_prefill
+        # Nonsense of an adapter must not become an index.
+        self._batch, self._prefill = max(0, facts.requests), max(0, facts.next_prefill)
         if facts.requests and math.isfinite(facts.host) and facts.host >= 0:
             self._host_per_row += 0.1 * (facts.host / facts.requests - self._host_per_row)
 

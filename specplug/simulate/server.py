@@ -165,7 +165,7 @@ class Server:
         batch = self._batch
         rows = len(batch.slot)
         drafts = int(batch.length.sum())
-        prefill, done = self._prefill(TOKEN_BUDGET - rows - drafts)
+        prefill, done = self._prefill(max(0, TOKEN_BUDGET - rows - drafts))
         tokens = rows + drafts + prefill
         if not tokens and done:  # prompts that cost nothing, and nobody else
             self._enter(done)

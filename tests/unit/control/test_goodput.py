@@ -204,7 +204,7 @@ def test_no_clock_and_no_estimate_can_raise(
     controller = GoodputController(Context(10, 64, 4, max_requests=2), trims=trims)
     slots, limits = array([0, 1]), array([4, 2])
     for value in seconds:
-        controller.timed(StepFacts(value, 3, 2, host=value))
+        controller.timed(StepFacts(value, 3, 2, host=value, next_prefill=-9))
         lengths = array([0, 0])
         controller.plan(slots, limits, lengths)
         if trims:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specplug.control.cost import StepFacts
 from specplug.control.fixed import FixedLength
 from specplug.control.goodput import GoodputController
 from specplug.simulate.acceptance import KINDS, WIDTH, Trace, mixed, recorded, synthetic
@@ -148,3 +149,23 @@ def test_requests_come_at_their_rate_alone_or_together(process: str) -> None:
 def test_drafts_are_right_within_fifty_steps_of_a_change_of_load(name: str) -> None:
     for row in change_of_load(HARDWARE[name], steps=160):
         assert row["steps until there"] <= 50, row
+
+
+class Watching(FixedLength):
+    """Remembers the prompt tokens of every step."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.prompts: list[int] = []
+
+    def timed(self, facts: StepFacts) -> None:
+        self.prompts += [facts.prefill, facts.next_prefill]
+
+
+def test_drafts_beyond_the_token_budget_take_no_prompt_tokens_away() -> None:
+    """256 requests with 16 drafts each are more than a step's token budget of 2,048."""
+    watching = Watching(16)
+    server = Server(perfect(300, 40), FLAT, watching, rows=256, prefill=False)
+    server.fill()
+    assert server.run(tokens=20_000).finished > 256
+    assert set(watching.prompts) == {0}
