@@ -12,7 +12,7 @@ from specplug.types import Context
 
 def test_seven_gigabytes_of_finished_sessions() -> None:
     sessions = Sessions(CopyProposer, Context(4, max_length=16, max_draft=2))
-    session = sessions(Oracle())
+    session = sessions(Oracle(()))
     alive = weakref.ref(session)
     del session
     assert alive() is None
