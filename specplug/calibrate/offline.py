@@ -73,13 +73,13 @@ def sweep(
     rounds: int,
     seed: int,
     done: Callable[[], None],
-    requests: Sequence[int] = REQUESTS,
+    requests: Sequence[int] | None = None,
 ) -> Iterator[Point]:
     """Measure all points, round by round, so that a change of the machine's load hits all of them.
 
     Args:
         done: called after each point.
-        requests: sizes of the batches.
+        requests: sizes of the batches; by default :data:`REQUESTS`.
     """
     generator = np.random.default_rng(seed)
     vocabulary = int(engine.info()["vocab_size"])
@@ -90,7 +90,7 @@ def sweep(
     # The first steps of any kind compile and allocate.
     _decode(engine, prompts(1, PROMPT_TOKENS), max(DRAFTS), 2)
     for _ in range(rounds):
-        for count in requests:
+        for count in requests or REQUESTS:
             for drafts in DRAFTS:
                 yield _decoding(engine, prompts(count, PROMPT_TOKENS), drafts)
                 done()
