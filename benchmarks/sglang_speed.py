@@ -132,14 +132,18 @@ def main() -> int:
         "--seconds", type=float, default=600, help="start no round that would end later"
     )
     parser.add_argument("--width", type=int, default=16, help="speculative_num_draft_tokens")
+    parser.add_argument("--methods", nargs="+", default=list(methods(2)), help="some of the four")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     chosen = parser.parse_args()
-    configs = methods(chosen.width)
+    known = methods(chosen.width)
+    if unknown := [name for name in chosen.methods if name not in known]:
+        parser.error(f"unknown method {unknown[0]!r}; there are {', '.join(known)}")
+    configs = {name: known[name] for name in dict.fromkeys([PLAIN, *chosen.methods])}
     with ExitStack() as stack:
         engines = start(stack, chosen.model or model_folder(), chosen.dtype, configs)
         served = serve(engines, chosen.rounds, chosen.seconds)
         facts = provenance(engines[PLAIN].info(), chosen.dtype, 0)
-        own = engines["specplug.suffix"].metrics().own
+        own = {name: engines[name].metrics().own for name in configs if "suffix" in name}
     found = rows(served, PLAIN)
     print(table(found))
     print(
@@ -151,7 +155,8 @@ def main() -> int:
     print("with an accepted draft are known as drafted\n")
     print(", ".join(f"{key}: {value}" for key, value in facts.items() if key != "versions"))
     print(", ".join(f"{key} {value}" for key, value in facts["versions"].items()))
-    print(f"specplug per step, microseconds: draft {own['host_time']}, verify {own['verify_time']}")
+    for name, facts_of in own.items():
+        print(f"{name}, host per step: {facts_of['host_time']}, {facts_of['verify_time']}")
     if chosen.json:
         settings = {"configs": configs, "lengths": LENGTHS, "own": own}
         chosen.json.write_text(json.dumps(as_json(found, facts, settings), indent=2) + "\n")
