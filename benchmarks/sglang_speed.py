@@ -1,4 +1,4 @@
-"""Real SGLang on the CPU: no speculation, SGLang's own NGRAM, and ``specplug.suffix``, side by side.
+"""Real SGLang on the CPU: no speculation, SGLang's own NGRAM, and ``specplug.suffix`` in two ways, side by side.
 
 Four engines serve the same prompts one after the other, in rotating order, so that whatever else the machine does hits
 all alike; each prompt once per engine. Greedy decoding, one request at a time. Workloads: copy-heavy prompts and
@@ -53,11 +53,12 @@ def methods(width: int) -> dict[str, dict[str, Any]]:
     """SGLang's arguments for each method, and its environment; all verify at most equally many positions.
 
     NGRAM drafts a tree of whatever it finds. The controller of specplug drafts what pays on this machine; ``trees`` is
-    without it and as if verification cost nothing, so that drafts can be compared with NGRAM's as drafts.
+    without it and as if verification cost nothing, and knows earlier prompts as NGRAM does, so that drafts can be compared
+    with NGRAM's as drafts.
     """
     wide = {"speculative_num_draft_tokens": width}
     ours = {"speculative_algorithm": "specplug.suffix", **wide}
-    trees = {"controller": "fixed", "verify_cost": 0.0001, "tree": True}
+    trees = {"controller": "fixed", "verify_cost": 0.0001, "tree": True, "share_prompts": True}
     return {
         PLAIN: {},
         "NGRAM": {"speculative_algorithm": "NGRAM", **wide},
