@@ -53,8 +53,8 @@ def methods(width: int) -> dict[str, dict[str, Any]]:
     """SGLang's arguments for each method, and its environment; all verify at most equally many positions.
 
     NGRAM drafts a tree of whatever it finds. The controller of specplug drafts what pays on this machine; ``trees`` is
-    without it and as if verification cost nothing, and knows earlier prompts as NGRAM does, so that drafts can be compared
-    with NGRAM's as drafts.
+    without it, as if verification cost nothing, and knows earlier prompts as NGRAM does, so that drafts can be
+    compared with NGRAM's as drafts.
     """
     wide = {"speculative_num_draft_tokens": width}
     ours = {"speculative_algorithm": "specplug.suffix", **wide}

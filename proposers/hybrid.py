@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specplug.errors import SettingsError
-from specplug.proposers.rest import DATASTORE_HELP, Forwarding, RestSettings, preflight, sources
+from specplug.proposers.rest import (
+    DATASTORE_HELP,
+    Forwarding,
+    RestSettings,
+    folders,
+    preflight,
+    sources,
+)
 from specplug.proposers.suffix import SuffixProposer, SuffixSettings
 from specplug.settings import option
 from specplug.types import Context
@@ -36,6 +43,11 @@ class HybridSettings(SuffixSettings):
 
     def preflight(self, vocab_size: int = 0, tokenizer: Callable[[], str] | None = None) -> None:
         """Refuse what a server could not start with, see :func:`specplug.registry.preflight`."""
+        if self.tree and folders(self.datastore):
+            raise SettingsError(
+                "specplug.hybrid: option 'tree' goes without a datastore, got "
+                f"datastore={self.datastore!r}; drop one of the two, or draft trees with specplug.suffix"
+            )
         preflight("specplug.hybrid", self.datastore, vocab_size, tokenizer)
 
 
@@ -47,13 +59,9 @@ class HybridProposer(Forwarding):
     def __init__(self, context: Context, settings: HybridSettings) -> None:
         from specplug.index.contest import ContestProposer as Contest
 
+        settings.preflight(context.vocab_size, context.tokenizer)
         suffix = SuffixProposer(context, settings)
         stores = sources(context, settings.datastore, settings.verify_cost, settings.refresh_s)
-        if stores and settings.tree:
-            raise SettingsError(
-                "specplug.hybrid: option 'tree' goes without a datastore, got "
-                f"datastore={settings.datastore!r}; drop one of the two, or draft trees with specplug.suffix"
-            )
         self.capabilities = suffix.capabilities
         self.suffix = suffix
         self.contest: ContestProposer | None = None

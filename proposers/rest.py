@@ -190,11 +190,12 @@ class RestProposer(Forwarding):
         from specplug.index.contest import ContestProposer as Contest
 
         settings.preflight(context.vocab_size, context.tokenizer)
+        trees = settings.tree and context.trees
         found = sources(
             *(context, settings.datastore, settings.verify_cost, settings.refresh_s),
-            BRANCHES if settings.tree else 1,
+            BRANCHES if trees else 1,
         )
-        self.capabilities = Capabilities(trees=settings.tree)
+        self.capabilities = Capabilities(trees=trees)
         self.inner: RestIndex | ContestProposer = (
             found[0][1] if len(found) == 1 else Contest(context, found, settings.verify_cost)
         )

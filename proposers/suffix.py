@@ -79,7 +79,9 @@ class SuffixProposer:
     def __init__(self, context: Context, settings: SuffixSettings) -> None:
         from specplug.index.suffix import SuffixIndex
 
-        self.capabilities = Capabilities(trees=settings.tree, shares_requests=settings.store_mb > 0)
+        self.capabilities = Capabilities(
+            trees=settings.tree and context.trees, shares_requests=settings.store_mb > 0
+        )
         self._keep = settings.store_mb > 0
         self._keeps_prompts = settings.share_prompts
         self._stops: dict[int, frozenset[int]] = {}

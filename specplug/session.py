@@ -174,18 +174,19 @@ class Session:
         self._settle(live, out, self._steering.trim(slots, out))
         return out
 
-    def finish(self, request_id: str, keep: bool = True) -> bool:
+    def finish(self, request_id: str, keep: bool = True, history: TokenArray | None = None) -> bool:
         """End a request; with ``keep`` its text may serve others, unless the request itself does not want that.
 
-        False if the id is not live (never an error).
+        ``history``: all its tokens, if the last step's were not seen yet. False if the id is not live (never an error).
         """
+        if history is not None and self._continues(request_id, history):
+            self._observe([self._live[request_id]], [history])
         return self._release(request_id, keep)
 
     def finish_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
-        """End several requests, in the order in which they began whatever order (of a set, say) they come in.
+        """End several requests in the order in which they began, whatever order (of a set, say) they come in.
 
-        Engines keep finished ids in sets of strings, whose order differs between processes; what proposers
-        learn must not.
+        Engines keep finished ids in sets, whose order differs between processes; what proposers learn must not.
         """
         serials = {r: self._live[r].serial for r in request_ids if r in self._live}
         for request_id in sorted(serials, key=serials.__getitem__):

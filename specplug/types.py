@@ -67,6 +67,7 @@ class Context:
             be had), for proposers that read or write files of token ids; None where there is no tokenizer.
         saves: whether this process may write files that outlive it: false on all but one of several ranks that see
             the same requests.
+        trees: whether the engine verifies trees; where it does not, a proposer that could draft them drafts chains.
     """
 
     vocab_size: int
@@ -76,6 +77,7 @@ class Context:
     threads: int = 1
     tokenizer: Callable[[], str] | None = None
     saves: bool = True
+    trees: bool = True
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "max_draft", "max_requests", "threads"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specplug import registry
+from specplug.adapters.common import host_logger
 from specplug.errors import HostMismatchError
 from specplug.protocols import Proposer
 from specplug.types import Context
@@ -23,5 +24,10 @@ def build_proposer(name: str, context: Context, options: Mapping[str, Any], host
         raise HostMismatchError(
             f"{name} needs the target's hidden states (Capabilities.target_states), which the adapter for {host} "
             "does not hand over; choose another proposer"
+        )
+    if options.get("tree") and not context.trees:
+        host_logger(host.lower()).warning(
+            "specplug: %s drafts chains, option 'tree' is without effect: trees are not verified here",
+            name,
         )
     return proposer

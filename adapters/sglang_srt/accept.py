@@ -26,6 +26,13 @@ class Kept(NamedTuple):
     path: Tensor | None = None
 
 
+def root_path(tokens: Tensor) -> Tensor:
+    """The path of a tree of which nothing was accepted, see :attr:`Kept.path`."""
+    path = tokens.new_full(tokens.shape, -1)
+    path[:, 0] = 0
+    return path
+
+
 def accept_by_comparison(samples: Tensor, tokens: Tensor, lengths: Tensor) -> Kept:
     """Keep drafts while they equal the target's own choice at their position.
 

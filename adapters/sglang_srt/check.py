@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specplug.adapters.sglang_srt import options
 from specplug.adapters.sglang_srt.report import report
+from specplug.errors import SettingsError
 from specplug.registry import PREFIX
 
 
@@ -27,14 +28,28 @@ def check() -> tuple[list[str], list[str]]:
 
     from specplug.adapters.sglang_srt.install import algorithm_names
 
-    problems = []
+    problems: list[str] = []
+    refusals: list[str] = []
+    taken = 0
+    try:
+        given = bool(options.read())
+    except SettingsError as error:
+        return [str(error)], lines
     for upper, name in algorithm_names().items():
         try:
             SpeculativeAlgorithm.from_string(upper)
-            settings = options.checked(name).options if not options.read() else None
+            settings = options.checked(name).options
+        except SettingsError as error:
+            # Options are for one proposer; that others do not have them is no problem.
+            (refusals if given else problems).append(f"{PREFIX}{name}: {error}")
+            continue
         except Exception as error:  # noqa: BLE001  a third party's proposer fails in its own way; name it
             problems.append(f"{PREFIX}{name}: {type(error).__name__}: {error}")
             continue
-        shown = "" if settings is None else f", options {settings}"
-        lines.append(f"--speculative-algorithm {PREFIX}{name}{shown}")
+        taken += 1
+        lines.append(f"--speculative-algorithm {PREFIX}{name}, options {settings}")
+    if taken:
+        lines += [f"not with these options: {refusal}" for refusal in refusals]
+    else:
+        problems += refusals
     return problems, lines

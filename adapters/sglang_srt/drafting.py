@@ -117,11 +117,11 @@ class Drafter:
             return no_drafts(len(reqs), self.width)
 
     def finished(self, rid: str) -> None:
-        """A request ended by itself; its text may serve others."""
-        self._end(rid, keep=True)
+        """A request ended by itself; its text may serve others, what the last step said included."""
+        self._end(rid, keep=True, ended=True)
 
     def flush(self) -> None:
-        """The cache was emptied: forget every request and everything learned."""
+        """The cache was emptied: forget every request and all that was learned but what a file keeps over restarts."""
         self._histories.clear()
         self._quiet.clear()
         if self._build is None:
@@ -176,12 +176,13 @@ class Drafter:
             retracted = bool(getattr(self._histories[rid].req, "is_retracted", False))
             self._end(rid, keep=not retracted)
 
-    def _end(self, rid: str, keep: bool) -> None:
-        self._histories.pop(rid, None)
+    def _end(self, rid: str, keep: bool, ended: bool = False) -> None:
+        history = self._histories.pop(rid, None)
         self._quiet.discard(rid)
         try:
             if self.session is not None:
-                self.session.finish(rid, keep)
+                last = history.follow([]) if ended and history is not None else None
+                self.session.finish(rid, keep, last)
         except Exception:  # noqa: BLE001  the state that failed may fail again; its request still must go on
             self.faults = MAX_FAULTS
 

@@ -110,17 +110,19 @@ class Metrics:
         self._add("withheld_tokens", stats.offered - stats.drafted)
         self._add("requests", stats.started)
         self._add("fallbacks", stats.faults)
-        if self._counters and (ended or self._looks % EVERY == 0):
+        due = ended or self._looks % EVERY == 0
+        self._looks += 1
+        if self._counters and due:
             for reason, count in zip(REASONS, decisions(session), strict=False):
                 self._add(f"reason {reason}", count)
             for name, total in controlled(session).items():
                 self._add(name, total)
+            self._look_at_sources(session)
+            # Last: of a foreign proposer it may raise, and all the rest is known by then.
             found = memory(session)
             self._add("store_evicted_tokens", found.pop("store_evicted_tokens"))
             for name, value in found.items():
                 self._gauges[name].set(value)
-            self._look_at_sources(session)
-        self._looks += 1
 
     def publish(self) -> None:
         """Add what was counted since the last call."""

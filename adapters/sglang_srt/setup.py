@@ -77,13 +77,14 @@ def facts(name: str, model_runner: Any) -> Facts:
         threads=thread_share(max(1, int(get_parallel().tp_size))),
         tokenizer=tokenizer_digest,
         saves=int(get_parallel().tp_rank) == 0,
+        trees=backend in TREE_BACKENDS and int(schedule.page_size or 1) == 1,
     )
     return Facts(
         choice=options.checked(name, getattr(spec, options.FILE_ARGUMENT, None)),
         context=context,
         width=width,
         fixed_width=captures_graphs(device) or backend in FIXED_WIDTH_BACKENDS,
-        trees=backend in TREE_BACKENDS and int(schedule.page_size or 1) == 1,
+        trees=context.trees,
         overlap=not schedule.disable_overlap_schedule,
         sampling_backend=str(get_exec().kernel.sampling_backend),
         device=device,

@@ -11,7 +11,7 @@ import numpy as np
 from specplug.adapters.common import host_logger
 from specplug.adapters.common.timing import StepTimes
 from specplug.adapters.sglang_srt import setup
-from specplug.adapters.sglang_srt.accept import Kept
+from specplug.adapters.sglang_srt.accept import Kept, root_path
 from specplug.adapters.sglang_srt.drafting import MAX_FAULTS, Drafter, Drafts, no_drafts
 from specplug.adapters.sglang_srt.layout import Layout, chain_mask, full_mask, lay_out
 from specplug.adapters.sglang_srt.metrics import Metrics
@@ -70,7 +70,8 @@ class WorkerParts:
             self.log,
         )
         self.clock = StepClock()
-        setup.start_metrics(self.metrics, self.proposer, self.log)
+        if self.ranks.drafts_here:  # every rank counts the same steps
+            setup.start_metrics(self.metrics, self.proposer, self.log)
         controller = type(self.session.controller).__name__ if self.session else "elsewhere"
         _running.add(self)
         self.log.info(
@@ -272,6 +273,8 @@ class WorkerParts:
             self._fault()
             logits[:, 0] = plain
             kept = self._plain(batch, logits, layout, histories)
+            if drafts.parents is not None:  # ranks without the fault send the path of a tree
+                kept = kept._replace(path=root_path(kept.tokens))
         self.ranks.agree(*(part for part in kept if part is not None))
         return kept
 
@@ -377,8 +380,10 @@ class WorkerParts:
 
     def _publish(self, ended: bool = False) -> None:
         try:
-            self.metrics.look(self.session, self.drafter.faults, ended)
-            self.metrics.publish()
+            try:
+                self.metrics.look(self.session, self.drafter.faults, ended)
+            finally:
+                self.metrics.publish()
         except Exception as error:  # noqa: BLE001  memory() of a foreign proposer may raise anything
             if not self._silent:
                 self.log.warning("specplug: not all numbers reach /metrics: %r", error)

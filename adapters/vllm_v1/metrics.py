@@ -171,7 +171,8 @@ class Collector:
             except (OSError, ValueError):  # ended meanwhile, or no file of ours
                 continue
             more = len(numbers) - len(_ROWS)
-            if match is None or more <= 0 or more % (len(BY_SOURCE) * len(sources)):
+            rows = len(BY_SOURCE) * len(sources)
+            if match is None or more <= 0 or not rows or more % rows:
                 continue
             key = (match.group(3), match.group(1))
             if key not in found or born > found[key][0]:

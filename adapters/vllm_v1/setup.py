@@ -33,6 +33,7 @@ def context(vllm_config: Any) -> Context:
         threads=threads(vllm_config),
         tokenizer=functools.partial(tokenizer_digest, vllm_config),
         saves=_tensor_rank(vllm_config) == 0,
+        trees=False,
     )
 
 

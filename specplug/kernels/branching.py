@@ -167,10 +167,8 @@ def branch_row(state: State, slot: Index, row: Index, ceiling: Index, cost: floa
     floor = cost * learned[M_TOKENS] / learned[M_COST]
     count = 0
     taken = 0
-    parent, below = (
-        -1,
-        0,
-    )  # whose children are to be offered, and at which depth of the chain they stand
+    # Whose children are to be offered, and at which depth of the chain they stand.
+    parent, below = -1, 0
     while taken < ceiling:
         if below >= 0:
             if below < drafted:

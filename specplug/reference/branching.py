@@ -1,6 +1,6 @@
 """Slow twin of :mod:`specplug.kernels.branching`.
 
-No chain: the ranked tokens of the first depth that are worth it, with what follows them. Equal survival: the node
+No chain: no tree, since what was less probable than its first token is not worth it either. Equal survival: the node
 that was offered first.
 """
 

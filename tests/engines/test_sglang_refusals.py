@@ -95,6 +95,25 @@ def answers(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[list[s
     return found
 
 
+def launcher_check(options: str) -> subprocess.CompletedProcess[str]:
+    environment = engine_environment(engine="sglang", extra={"SPECPLUG_SGLANG_OPTIONS": options})
+    command = [sys.executable, "-P", "-m", "specplug.adapters.sglang_srt"]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_the_launcher_check_looks_at_the_options() -> None:
+    """It said that all was well with options that no server takes."""
+    wrong = launcher_check('{"verify_cst": 0.03}')
+    assert wrong.returncode == 1, wrong.stdout
+    assert "did you mean 'verify_cost'?" in wrong.stdout + wrong.stderr
+    right = launcher_check('{"store_mb": 64, "tree": true}')
+    assert right.returncode == 0, right.stdout + right.stderr
+    assert "--speculative-algorithm specplug.suffix, options" in right.stdout
+    assert "not with these options: specplug.null" in right.stdout
+
+
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda n: json.dumps(MISTAKES[n][:2]))
 def test_engine_refuses(answers: list[list[str]], number: int) -> None:
     kind, message = answers[number]

@@ -68,7 +68,8 @@ def header_of(store: Path) -> dict[str, Any]:
 def test_a_restarted_server_drafts_from_its_earlier_answers(
     engine: Engine, model: str, plain: Driver, tmp_path: Path
 ) -> None:
-    expected = [r.only.text for r in plain.generate([VARIED[n] for n in NAMES], GREEDY).results]
+    answers_of = plain.generate([VARIED[n] for n in NAMES], GREEDY).results
+    expected = [r.only.text for r in answers_of]
     store = tmp_path / "store"
     # Engines kill their workers when they are stopped, so the text must have been saved in the quiet before.
     with server(engine, model, tmp_path / "first.log", store, store_save_seconds=86400) as first:
@@ -90,6 +91,8 @@ def test_a_restarted_server_drafts_from_its_earlier_answers(
         others, _, accepted_others = ask(engine, second, specplug_namespace="tenant")
         assert others == expected
     total = len(saved.tokens)
+    said = sum(len(r.only.token_ids) for r in answers_of)
+    assert total == said, "what the last steps of the answers said is missing"
     print(
         f"\ndrafted and accepted of {total} tokens: {drafted}, {accepted} before the restart; ",
         end="",

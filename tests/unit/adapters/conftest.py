@@ -11,8 +11,8 @@ import pytest
 
 from specplug.adapters.vllm_v1.options import Choice
 from specplug.testing.stub_host import StubHost, configuration, periodic_target, stub_vllm
-from specplug.testing.toys import CopyProposer
-from specplug.types import Context, DraftBuffers, IntArray, Request, TokenArray
+from specplug.testing.toys import CopyProposer, HistoryProposer
+from specplug.types import Capabilities, Context, DraftBuffers, IntArray, Request, TokenArray
 
 VOCABULARY = 1000
 
@@ -43,6 +43,19 @@ class Recorder(CopyProposer):
         super().finish(slot, keep)
 
 
+class Fork(HistoryProposer):
+    """Drafts a tree whose second child of the root comes before the first one's child."""
+
+    capabilities = Capabilities(trees=True)
+
+    def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        assert out.parents is not None
+        for row, ceiling in enumerate(ceilings.tolist()):
+            out.tokens[row, :4], out.parents[row, :4] = (10, 20, 11, 21), (-1, -1, 0, 1)
+            out.survival[row, :4] = 0.5
+            out.lengths[row] = min(4, ceiling)
+
+
 @pytest.fixture
 def make() -> Iterator[Callable[..., tuple[StubHost, Any]]]:
     """Build a host and an adapter around a :class:`Recorder`; ``adapter.session.proposer`` is the recorder."""
@@ -51,6 +64,7 @@ def make() -> Iterator[Callable[..., tuple[StubHost, Any]]]:
     module = types.ModuleType("specplug_test_recorder")
     Recorder.made = []
     module.Recorder = Recorder  # type: ignore[attr-defined]
+    module.Fork = Fork  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
 
     def build(

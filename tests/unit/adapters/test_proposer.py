@@ -52,16 +52,26 @@ def test_drafts_are_ragged_lists_of_python_ints(make: Any) -> None:
     assert len(lengths) >= 3, "the host did not show that drafts may differ in length"
 
 
-def test_of_a_tree_the_most_probable_branch_is_drafted(make: Any) -> None:
+def test_of_a_tree_the_first_branch_is_drafted(make: Any) -> None:
     """This runner verifies chains only: the nodes of a tree, one after the other, would make no sense."""
+    host, _ = make(proposer="specplug_test_recorder:Fork")
+    host.add("a", PROMPT)
+    assert host.step() == [[10, 11]]
+
+
+def test_who_could_draft_trees_is_told_that_none_are_verified(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     # After 1, 2 came 10, 11, 12 and, later, 20, 21, 22.
     fork = [1, 2, 10, 11, 12, 5, 1, 2, 20, 21, 22, 6, 1, 2]
-    host, adapter = make(
-        lambda history: 2, proposer="suffix", options={"tree": True, "verify_cost": 0.001}
-    )
+    with caplog.at_level(logging.WARNING, logger="specplug"):
+        host, adapter = make(
+            lambda history: 2, proposer="suffix", options={"tree": True, "verify_cost": 0.001}
+        )
+    assert "option 'tree' is without effect" in caplog.text
     host.add("a", fork[:-1])
     (draft,) = host.step()
-    assert adapter.session.proposer.capabilities.trees
+    assert not adapter.session.proposer.capabilities.trees
     assert draft[:3] in ([10, 11, 12], [20, 21, 22])
 
 

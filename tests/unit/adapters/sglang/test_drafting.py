@@ -95,6 +95,17 @@ def test_the_end_of_a_request_keeps_its_text(bench: Bench) -> None:
     assert bench.proposer.kept == [True]
 
 
+def test_what_the_last_step_said_is_kept_too(bench: Bench) -> None:
+    """SGLang says that a request ended after its last tokens were appended, and asks for no drafts with them."""
+    req = make_req("a", LOOP)
+    bench.step(req, extras=[[5]])
+    req.output_ids.extend([5, 6, 7, 2])
+    before = bench.proposer.histories[0]
+    bench.drafter.finished("a")
+    assert before[-4:] == [5, 6, 7, 2]
+    assert bench.proposer.kept == [True]
+
+
 def test_flushing_the_cache_forgets_everything(bench: Bench) -> None:
     req = make_req("a", LOOP)
     bench.step(req, extras=[[5]])
