@@ -88,3 +88,22 @@ def test_a_flushed_session_adds_to_what_was_published(started: Metrics) -> None:
     reasons = [published("controller_steps_total", reason=reason) or 0 for reason in REASONS]
     assert sum(reasons) == sum(s.controller.decisions.step for s in sessions) > 0  # type: ignore[attr-defined]
     assert published("store_tokens") == second.proposer.memory()["store_tokens"] > 0  # type: ignore[attr-defined]
+
+
+def test_a_proposer_whose_memory_raises_costs_no_other_number(
+    started: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look after another began with the same error, and nothing was ever published."""
+    session = served(1)
+
+    def broken() -> dict[str, int]:
+        raise RuntimeError("no idea how much")
+
+    monkeypatch.setattr(session.proposer, "memory", broken)
+    before = started.counts["requests"]
+    with pytest.raises(RuntimeError, match="no idea"):
+        started.look(session, ended=True)
+    started.publish()
+    assert published("requests_total") == started.counts["requests"] == before + 1
+    for _ in range(3):
+        started.look(session)
