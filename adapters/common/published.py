@@ -7,10 +7,12 @@ All have the label ``proposer`` and one that tells the workers of an engine apar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specplug.control.decisions import REASONS as REASONS
-from specplug.session import Session
+
+if TYPE_CHECKING:
+    from specplug.session import Session
 
 COUNTERS = {
     "steps": "steps in which drafts were asked for",

@@ -17,7 +17,7 @@ import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,9 @@ from specplug.adapters.common.published import (
     position_labels,
     quick,
 )
-from specplug.session import Session
+
+if TYPE_CHECKING:
+    from specplug.session import Session
 
 #: Set by the front end for the processes that it starts: the folder of the files.
 FOLDER_VARIABLE = "SPECPLUG_METRICS_DIR"
@@ -136,7 +138,8 @@ class Collector:
         if not found:
             return
         labels = ["proposer", "engine"]
-        for kind, texts in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+        counters = {**COUNTERS, **CONTROLLED}
+        for kind, texts in ((CounterMetricFamily, counters), (GaugeMetricFamily, GAUGES)):
             for name, text in texts.items():
                 family = kind(f"specplug_{name}", f"specplug: {text}.", labels=labels)
                 for key, worker in found.items():
