@@ -111,17 +111,6 @@ def test_steps_are_told_apart_by_what_the_controller_decided(
     assert shown["controller_wasted_tokens"] <= totals["drafted"] - totals["accepted"]
 
 
-def test_a_scrape_has_every_documented_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("prometheus_client")
-    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
-    assert metrics.Published.from_environment("suffix", 0, served()) is not None
-    shown = {family.name for family in metrics.Collector(tmp_path).collect()}
-    names = [*published_names.COUNTERS, *published_names.CONTROLLED, *published_names.GAUGES]
-    assert {f"specplug_{name}" for name in names} <= shown
-
-
 def test_each_replica_has_numbers_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
