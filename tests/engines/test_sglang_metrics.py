@@ -102,8 +102,8 @@ def test_a_proposer_whose_memory_raises_costs_no_other_number(
     monkeypatch.setattr(session.proposer, "memory", broken)
     before = started.counts["requests"]
     with pytest.raises(RuntimeError, match="no idea"):
-        started.look(session, ended=True)
+        started.look(session, faults=2, ended=True)  # as many as before
     started.publish()
     assert published("requests_total") == started.counts["requests"] == before + 1
     for _ in range(3):
-        started.look(session)
+        started.look(session, faults=2)
