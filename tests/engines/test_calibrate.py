@@ -40,7 +40,8 @@ def sound(path: Path, longest: int) -> StepCosts:
     assert content["measured_up_to"] == longest
     assert content["provenance"]["cpu"]
     assert content["provenance"]["seed"] is not None
-    assert all(point["seconds"] > 0 for point in content["points"])
+    # A prompt's step is a difference of two measurements; noise may turn its sign, and the curve leaves it out then.
+    assert all(p["seconds"] > 0 for p in content["points"] if p["kind"] == "decode")
     # A step of a 135M model in float32 takes some 20 to 100 ms here, and eight times the tokens take longer.
     assert 0.002 < costs.plain_seconds < 2
     assert costs.relative[-1] > 1.2

@@ -68,6 +68,8 @@ def test_trees_are_verified_when_sampling(trees: Driver) -> None:
 
 @pytest.mark.long
 def test_the_law_with_trees_is_that_of_the_target(plain: Driver, trees: Driver) -> None:
+    if "BRANCHING" in str(trees.info()["method"]):
+        pytest.skip("it drafts from the request's own text only, and this one says nothing twice")
     case = LawTest({"temperature": 1.0, "max_tokens": 3, "ignore_eos": True}, samples=300)
     reference, _, _ = sample(plain, plain.tokenize(PROMPT), case, seed=1)
     drawn, _, gained = sample(trees, plain.tokenize(PROMPT), case, seed=2)
