@@ -180,7 +180,7 @@ class Governor:
     def cut(self, request_ids: list[str], drafts: list[list[int]]) -> list[list[int]]:
         """The drafts that are worth verifying."""
         began = perf_counter_ns()
-        known = [self._slot(request_id) for request_id in request_ids]
+        known = [self._slots.meet(request_id, self._begin) for request_id in request_ids]
         rows = [i for i, slot in enumerate(known) if slot is not None]
         slots = np.array([known[i] for i in rows], LENGTH_DTYPE)
         limits = np.array([min(len(drafts[i]), self._width) for i in rows], LENGTH_DTYPE)
@@ -205,15 +205,9 @@ class Governor:
         self.account.publish(spent)
         return kept
 
-    def _slot(self, request_id: str) -> int | None:
-        known = self._slots.of(request_id)
-        if known is not None:
-            return known
-        slot = self._slots.take(request_id)
-        if slot is not None:
-            self.account.stats.started += 1
-            self.steering.begin(slot, request_of(self._scheduler, request_id))
-        return slot
+    def _begin(self, slot: int, request_id: str) -> None:
+        self.account.stats.started += 1
+        self.steering.begin(slot, request_of(self._scheduler, request_id))
 
 
 def report(_llm: Any = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,11 +89,11 @@ class Account:
         stats.offered += int(offered.sum())
         stats.drafted += int(lengths.sum())
 
-    def publish(self, nanoseconds: int, ended: bool = False) -> None:
+    def publish(self, nanoseconds: int) -> None:
         """A step took so long of our time."""
         if self._published is not None:
             self._published.step(nanoseconds)
-            self._published.update(self._session, 0, ended=ended)
+            self._published.update(self._session, 0, ended=False)
 
 
 class Slots:
@@ -112,6 +112,15 @@ class Slots:
         if not self._free:
             return None
         self._of[request_id] = slot = self._free.pop()
+        return slot
+
+    def meet(self, request_id: str, begin: Callable[[int, str], None]) -> int | None:
+        """The slot of a request; a new one gets one, with which ``begin`` is called. None if all are taken."""
+        slot = self.of(request_id)
+        if slot is None:
+            slot = self.take(request_id)
+            if slot is not None:
+                begin(slot, request_id)
         return slot
 
     def release(self, request_ids: Iterable[str]) -> None:

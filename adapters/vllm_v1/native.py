@@ -55,7 +55,8 @@ class LengthGovernor:
     def length(self, request_ids: Sequence[str]) -> int:
         """The draft length for a step of these requests."""
         began = perf_counter_ns()
-        rows = [slot for r in request_ids if (slot := self._slot(r)) is not None]
+        known = [self._slots.meet(request_id, self._begin) for request_id in request_ids]
+        rows = [slot for slot in known if slot is not None]
         slots = np.array(rows, LENGTH_DTYPE)
         limits = np.full(len(rows), self._width, LENGTH_DTYPE)
         ceilings = np.zeros(len(rows), LENGTH_DTYPE)
@@ -107,15 +108,9 @@ class LengthGovernor:
             )
         )
 
-    def _slot(self, request_id: str) -> int | None:
-        known = self._slots.of(request_id)
-        if known is not None:
-            return known
-        slot = self._slots.take(request_id)
-        if slot is not None:
-            self.account.stats.started += 1
-            self.controller.begin(slot, request_of(self._scheduler, request_id))
-        return slot
+    def _begin(self, slot: int, request_id: str) -> None:
+        self.account.stats.started += 1
+        self.controller.begin(slot, request_of(self._scheduler, request_id))
 
 
 def length_scheduler(base: type, control: Mapping[str, Any]) -> type:
