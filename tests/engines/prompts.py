@@ -80,3 +80,6 @@ VARIED: dict[str, Any] = {
     "long-code": (FUNCTION + "\n\n" + CLASS + "\n\n") * 2 + "def moving_average(",
     "prose": "In the beginning of the nineteenth century, the study of electricity",
 }
+
+#: Prompts whose answers repeat themselves, for as long as they are let.
+REPETITIVE = ["repeat-words", "repeat-numbers", "repeat-line", "repeat-story", "code-repeat"]

@@ -12,7 +12,7 @@ from specplug.testing.engine_protocol import Driver
 from .compare import Tally, check_greedy
 from .conftest import WITH_PLUGINS, Start
 from .engines import SGLANG
-from .prompts import VARIED
+from .prompts import REPETITIVE, VARIED
 
 NAMES = ["repeat-line", "repeat-story", "code-repeat", "chat-copy", "chat-short", "prose"]
 GREEDY = {"temperature": 0, "max_tokens": 48}
@@ -53,9 +53,10 @@ def test_different_requests_side_by_side(plain: Driver, overlap: Driver, tally: 
 
 
 def test_retraction(plain: Driver, overlap: Driver, tally: Tally) -> None:
-    names = NAMES[:3] * 4
+    """Answers of more than twice the cache, so that some are retracted however the requests arrive."""
+    names = REPETITIVE * 2
     prompts = [VARIED[name] for name in names]
-    params = {"temperature": 0, "max_tokens": 110}
+    params = {"temperature": 0, "max_tokens": 240}
     before = overlap.metrics()
     got = overlap.generate(prompts, params)
     gained = overlap.metrics() - before
