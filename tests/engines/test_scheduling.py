@@ -97,12 +97,15 @@ def test_abort_in_mid_flight(plain: Driver, spec: EngineProcess, tally: Tally) -
     prompts = [VARIED[name] for name in names]
     params = {**GREEDY, "ignore_eos": True}
     expected = plain.generate(prompts, params)
-    got = spec.generate(prompts, params, abort_after={0: 5, 2: 20})
+    # Far more tokens than the cancellation can be late.
+    given = [{**params, "max_tokens": 500} if i in (0, 2) else params for i in range(len(names))]
+    got = spec.generate(prompts, given, abort_after={0: 5, 2: 20})
     for i, (want, have) in enumerate(zip(expected.results, got.results, strict=True)):
         if i in (0, 2):
             assert have.only.finish_reason == "abort"
-            assert 5 <= len(have.only.token_ids) < 64
-            assert have.only.token_ids == want.only.token_ids[: len(have.only.token_ids)]
+            assert 5 <= len(have.only.token_ids) < 500
+            common = min(len(have.only.token_ids), len(want.only.token_ids))
+            assert have.only.token_ids[:common] == want.only.token_ids[:common]
         else:
             check_greedy(plain, tally, names[i], want.prompt_token_ids, want.only, have.only)
     # Ends are reported with the next step: one more request flushes them.
@@ -115,6 +118,7 @@ def test_abort_in_mid_flight(plain: Driver, spec: EngineProcess, tally: Tally) -
 
 
 def test_abort_everything(spec: EngineProcess) -> None:
-    got = spec.generate([VARIED["prose"]] * 4, GREEDY, abort_after=dict.fromkeys(range(4), 3))
+    long = {**GREEDY, "max_tokens": 500, "ignore_eos": True}
+    got = spec.generate([VARIED["prose"]] * 4, long, abort_after=dict.fromkeys(range(4), 3))
     assert [r.only.finish_reason for r in got.results] == ["abort"] * 4
     assert spec.generate(["a"], GREEDY).generated_tokens > 0

@@ -69,7 +69,12 @@ def test_retraction(plain: Driver, overlap: Driver, tally: Tally) -> None:
 
 def test_abort_and_what_is_left(plain: Driver, overlap: Driver, tally: Tally) -> None:
     prompts = [VARIED[name] for name in NAMES]
-    got = overlap.generate(prompts, {**GREEDY, "ignore_eos": True}, abort_after={0: 5, 3: 20})
+    aborted = {0: 5, 3: 20}
+    # Without an end of their own, and with far more tokens than the cancellation can be late.
+    params = [{**GREEDY, "min_tokens": 400 if i in aborted else 48} for i in range(len(NAMES))]
+    for i in aborted:
+        params[i]["max_tokens"] = 400
+    got = overlap.generate(prompts, params, abort_after=aborted)
     reasons = [result.only.finish_reason for result in got.results]
     assert reasons == ["abort", "length", "length", "abort", "length", "length"]
     overlap.generate(["a"], {"temperature": 0, "max_tokens": 2})
