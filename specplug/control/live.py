@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.control.decisions import DECISION, REASONS, Decisions
-from specplug.errors import MissingExtraError, SettingsError
+from specplug.errors import SettingsError
+from specplug.figures import new_figure
 
 log = logging.getLogger("specplug")
 
@@ -177,16 +178,7 @@ def plot(parts: Sequence[tuple[str, NDArray[Any]]], path: Path) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("drawing a plot", "matplotlib", "report") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
-        3, len(parts), figsize=(7 * len(parts), 7), squeeze=False, sharex="col"
-    )
+    figure, axes = new_figure(3, len(parts), (7 * len(parts), 7))
     for column, (name, rows) in enumerate(parts):
         steps = rows["step"]
         top, middle, bottom = axes[:, column]
@@ -200,9 +192,7 @@ def plot(parts: Sequence[tuple[str, NDArray[Any]]], path: Path) -> None:
         for axis in (top, middle, bottom):
             axis.legend(fontsize=7)
         bottom.set_xlabel("step")
-    figure.tight_layout()
     figure.savefig(path)
-    pyplot.close(figure)
 
 
 def _smooth(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specplug.errors import MissingExtraError
+from specplug.figures import new_figure
 
 
 def plot_grid(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -15,17 +15,8 @@ def plot_grid(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("drawing a plot", "matplotlib", "report") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     machines = list(dict.fromkeys(row["hardware"] for row in rows))
-    figure, axes = pyplot.subplots(
-        1, len(machines), figsize=(4 * len(machines), 3.6), squeeze=False
-    )
+    figure, axes = new_figure(1, len(machines), (4 * len(machines), 3.6))
     for axis, machine in zip(axes[0], machines, strict=True):
         here = [row for row in rows if row["hardware"] == machine]
         for number, workload in enumerate(dict.fromkeys(row["workload"] for row in here)):
@@ -43,6 +34,4 @@ def plot_grid(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.set_xlabel("requests")
     axes[0][0].set_ylabel("goodput to no drafts\nsolid: controller, dotted: best constant length")
     axes[0][0].legend(fontsize=7)
-    figure.tight_layout()
     figure.savefig(path)
-    pyplot.close(figure)
