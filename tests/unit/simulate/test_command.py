@@ -11,14 +11,15 @@ from specplug.cli import main
 
 
 def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "grid.json"
+    path, picture = tmp_path / "grid.json", tmp_path / "grid.svg"
     code = main(
         [
             *("simulate", "grid", "--hardware", "cpu-f32", "--requests", "2", "--tokens", "300"),
-            *("--json", str(path)),
+            *("--json", str(path), "--plot", str(picture)),
         ]
     )
     assert code == 0
+    assert "</svg>" in picture.read_text()
     rows = json.loads(path.read_text())["grid"]
     assert [row["workload"] for row in rows] == ["chat", "code edit", "agent", "mixed"]
     assert all(row["best/none"] >= 1.0 for row in rows)
