@@ -23,7 +23,7 @@ from specplug.index.datastore_format import (
     unopened,
 )
 from specplug.kernels import datastore_layout as layout
-from specplug.kernels.lookup import find_occurrences
+from specplug.kernels.lookup import find_for
 from specplug.kernels.packed import unpack
 from specplug.types import TokenArray
 
@@ -31,6 +31,10 @@ __all__ = ["FILE", "Datastore", "Identity", "Occurrences", "file_of", "identity_
 
 #: Identity of a published file: device, inode, modification time, size.
 Identity = tuple[int, int, int, int]
+
+
+#: Shape of what a search finds.
+_FOUND = (layout.MAX_FOUND, 2)
 
 
 class Occurrences(NamedTuple):
@@ -81,9 +85,7 @@ class Datastore:
         except OSError as error:
             raise unopened(path, error) from error
         self.identity: Identity = _identity(found)
-        self._context = np.zeros((1, layout.MAX_DEPTH), np.int32)
-        self._ending = self._context[0]
-        self._found = np.zeros((layout.MAX_FOUND, 2), np.int64)
+        self._desk = np.zeros((1, layout.MAX_DEPTH), np.int32)
         self.shelf = layout.Shelf(np.frombuffer(mapped, "<u8"), _meta(self.header))
 
     @property
@@ -104,16 +106,16 @@ class Datastore:
     def search(self, context: TokenArray, most: int = layout.MAX_FOUND) -> Occurrences:
         """The occurrences that share the longest context with the end of ``context`` (int32 ``[n]``).
 
-        Not thread-safe: what it works with is allocated once.
+        Not thread-safe: what it works with is allocated once. At most ``MAX_FOUND`` are found, whatever ``most`` says.
         """
-        size = min(len(context), layout.MAX_DEPTH)
-        if size:
-            self._ending[-size:] = context[-size:]
-        if not 0 <= most <= layout.MAX_FOUND:
-            most = max(0, min(most, layout.MAX_FOUND))
-        count = find_occurrences(self.shelf, self._context, 0, size, most, self._found)
-        found = self._found[:count].copy()
-        return Occurrences(found[:, 0], found[:, 1])
+        shelf = self.shelf
+        ending = np.ascontiguousarray(context, np.int32)
+        if not ending.flags.carray:  # read-only: would be compiled anew
+            ending = ending.copy()
+        # Not kept and copied: what is found is written where the caller gets it.
+        found = np.empty(_FOUND, np.int64)
+        count = find_for(shelf.words, shelf.meta, self._desk, ending, most, found)
+        return Occurrences(found[:count, 0], found[:count, 1])
 
     def intact(self) -> bool:
         """Whether the mapped file still has its length: reading beyond the end of a cut file would end the process.

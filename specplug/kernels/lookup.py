@@ -30,6 +30,7 @@ from specplug.kernels.datastore_layout import (
     IntArray,
     LongArray,
     Shelf,
+    WordArray,
 )
 from specplug.kernels.packed import read_bits, read_packed
 
@@ -197,6 +198,34 @@ def find_occurrences(
             at_right = _length_at(shelf, contexts, row, size, right, right < end)
         count += 1
     return count
+
+
+@lean_kernel
+def find_for(
+    words: WordArray,
+    meta: LongArray,
+    desk: IntArray,
+    context: IntArray,
+    most: Index,
+    found: LongArray,
+) -> Any:
+    """:func:`find_occurrences` of the end of one ``context``, for callers that are not compiled.
+
+    Arrays are handed over one by one: a named tuple with a read-only array in it costs a microsecond more, as much as
+    the search.
+
+    Args:
+        words, meta: of a :class:`Shelf`.
+        desk: int32 ``[1, MAX_DEPTH]``, work space.
+        context: int32 ``[n]``, of any length.
+        most, found: see :func:`find_occurrences`; ``most`` is cut to the rows of ``found``.
+    """
+    width = desk.shape[1]
+    size = min(context.shape[0], width)
+    for i in range(1, size + 1):
+        desk[0, width - i] = context[context.shape[0] - i]
+    most = max(0, min(most, found.shape[0]))
+    return find_occurrences(Shelf(words, meta), desk, 0, size, most, found)
 
 
 @lean_kernel

@@ -71,3 +71,13 @@ def find_occurrences(shelf: Any, contexts: Any, row: int, size: int, most: int, 
         found[i][0], found[i][1] = position, length
     assert all(token_at(shelf, position) >= 0 for _, position, _, _ in chosen)
     return len(chosen)
+
+
+def find_for(words: Any, meta: Any, desk: Any, context: Any, most: int, found: Any) -> int:
+    """:func:`find_occurrences` of the end of one context."""
+    width = len(desk[0])
+    ending = context[-width:]
+    desk[0][width - len(ending) :] = ending
+    return find_occurrences(
+        (words, meta), desk, 0, len(ending), max(0, min(most, len(found))), found
+    )

@@ -166,6 +166,25 @@ def test_look_up(
     assert (got, found[0].tolist()) == (ref, found[1].tolist())
 
 
+@given(
+    corpus=CORPORA,
+    context=st.lists(st.integers(-1, VOCAB), max_size=40),
+    most=st.sampled_from([-1, 0, 3, 60]),
+)
+@example(corpus=[[0] * 60], context=[0] * 40, most=60)
+@example(corpus=[[0, 1, 2, 0, 1, 2]], context=[0, 1], most=3)
+def test_look_up_for_python(corpus: list[list[int]], context: list[int], most: int) -> None:
+    shelf = build(corpus)
+    got = []
+    for module in (lookup_kernels, lookup_reference):
+        desk = np.full((1, layout.MAX_DEPTH), 1, np.int32)  # what an earlier search left
+        found = np.zeros((layout.MAX_FOUND, 2), np.int64)
+        asked = np.array(context, np.int32)
+        count = module.find_for(shelf.words, shelf.meta, desk, asked, most, found)
+        got.append((count, found.tolist()))
+    assert got[0] == got[1]
+
+
 class Life(NamedTuple):
     """One drafter: kernels or reference, with its own state."""
 
