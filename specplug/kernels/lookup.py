@@ -45,27 +45,52 @@ def entry_of(shelf: Shelf, index: Index) -> Any:
 
 
 @lean_kernel
+def _listed(shelf: Shelf, token: Index) -> Any:
+    """First record of a small store whose token is at least ``token``."""
+    meta = shelf.meta
+    bits = meta[BUCKET_BITS] - meta[TOKEN_BITS]
+    low, high = np.int64(0), meta[BUCKET_LISTED]
+    while low < high:
+        middle = (low + high) >> 1
+        record = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], middle)
+        if record >> bits < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@lean_kernel
+def _start_in(shelf: Shelf, index: Index) -> Any:
+    """First entry of bucket number ``index``; never beyond the last, even if the section is damaged."""
+    meta = shelf.meta
+    start = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], index)
+    if meta[BUCKET_LISTED]:
+        start &= (np.int64(1) << (meta[BUCKET_BITS] - meta[TOKEN_BITS])) - np.int64(1)
+    return min(start, meta[ENTRIES])
+
+
+@lean_kernel
 def bucket_start(shelf: Shelf, token: Index) -> Any:
     """First entry whose last token is at least ``token`` (0..VOCAB); never beyond the last, even if damaged. O(1), or
     O(log(BUCKET_LISTED)) in small stores."""
+    return _start_in(shelf, _listed(shelf, token) if shelf.meta[BUCKET_LISTED] else token)
+
+
+@lean_kernel
+def _bucket_of(shelf: Shelf, token: Index) -> Any:
+    """First entry whose last token is ``token``, and the one behind the last; equal if there is none."""
     meta = shelf.meta
-    index, mask = token, np.int64(-1)
-    if meta[BUCKET_LISTED]:
-        bits = meta[BUCKET_BITS] - meta[TOKEN_BITS]
-        mask = (np.int64(1) << bits) - np.int64(1)
-        low, high = np.int64(0), meta[BUCKET_LISTED]
-        while low < high:
-            middle = (low + high) >> 1
-            if (
-                read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], middle) >> bits
-                < token
-            ):
-                low = middle + 1
-            else:
-                high = middle
-        index = low
-    start = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], index) & mask
-    return min(start, meta[ENTRIES])
+    if not meta[BUCKET_LISTED]:
+        return _start_in(shelf, token), _start_in(shelf, token + 1)
+    index = _listed(shelf, token)
+    first = _start_in(shelf, index)
+    if index >= meta[BUCKET_LISTED]:
+        return first, first
+    record = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], index)
+    if record >> (meta[BUCKET_BITS] - meta[TOKEN_BITS]) != token:
+        return first, first
+    return first, _start_in(shelf, index + 1)
 
 
 @lean_kernel
@@ -111,7 +136,7 @@ def _place_of(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
     """First entry whose context does not come before that of the request; and the bounds of its last token."""
     last = contexts.shape[1] - 1
     token = contexts[row, last]
-    first, end = bucket_start(shelf, token), bucket_start(shelf, token + 1)
+    first, end = _bucket_of(shelf, token)
     low, high = first, end
     # What agrees at both bounds agrees between them (Manber and Myers 1993).
     at_low, at_high = 1, 1
@@ -156,10 +181,14 @@ def _run_bound(shelf: Shelf, contexts: IntArray, row: Index, bounds: Any, least:
 
 
 @lean_kernel
-def _length_at(
+def _match_at(
     shelf: Shelf, contexts: IntArray, row: Index, size: Index, index: Index, inside: bool
 ) -> Any:
-    return _match_from(shelf, entry_of(shelf, index), contexts, row, size, 1) if inside else 0
+    """Position of an entry, and how many tokens match before it; none where the entry is not ``inside``."""
+    if not inside:
+        return np.int64(-1), np.int64(0)
+    position = entry_of(shelf, index)
+    return position, np.int64(_match_from(shelf, position, contexts, row, size, np.int64(1)))
 
 
 @lean_kernel
@@ -181,21 +210,31 @@ def find_occurrences(
         return 0
     place, first, end = _place_of(shelf, contexts, row, size)
     left, right = place - 1, place
-    at_left = _length_at(shelf, contexts, row, size, left, left >= first)
-    at_right = _length_at(shelf, contexts, row, size, right, right < end)
+    to_left, at_left = _match_at(shelf, contexts, row, size, left, left >= first)
+    to_right, at_right = _match_at(shelf, contexts, row, size, right, right < end)
     longest = max(at_left, at_right)
     if longest == 0:
         return 0
-    count = _sample(shelf, contexts, row, (left, first - 1, right, end), (longest, most), found)
+    lefts = _run_bound(shelf, contexts, row, (left, first - 1), longest)
+    rights = _run_bound(shelf, contexts, row, (right, end), longest)
+    count = _take_longest(shelf, (left, lefts, rights), longest, most, found)
+    if count == most:
+        return count
+    if lefts:
+        left -= lefts
+        to_left, at_left = _match_at(shelf, contexts, row, size, left, left >= first)
+    if rights:
+        right += rights
+        to_right, at_right = _match_at(shelf, contexts, row, size, right, right < end)
     while count < most and (at_left > 0 or at_right > 0):
         if at_left >= at_right:
-            found[count, POSITION], found[count, LENGTH] = entry_of(shelf, left), at_left
+            found[count, POSITION], found[count, LENGTH] = to_left, at_left
             left -= 1
-            at_left = _length_at(shelf, contexts, row, size, left, left >= first)
+            to_left, at_left = _match_at(shelf, contexts, row, size, left, left >= first)
         else:
-            found[count, POSITION], found[count, LENGTH] = entry_of(shelf, right), at_right
+            found[count, POSITION], found[count, LENGTH] = to_right, at_right
             right += 1
-            at_right = _length_at(shelf, contexts, row, size, right, right < end)
+            to_right, at_right = _match_at(shelf, contexts, row, size, right, right < end)
         count += 1
     return count
 
@@ -229,24 +268,22 @@ def find_for(
 
 
 @lean_kernel
-def _sample(
-    shelf: Shelf,
-    contexts: IntArray,
-    row: Index,
-    sides: Any,
-    wanted: Any,
-    found: LongArray,
-) -> Any:
-    """An even sample of the entries with the longest match if there are more than wanted, else nothing."""
-    left, before, right, end = sides
-    longest, most = wanted
-    lefts = _run_bound(shelf, contexts, row, (left, before), longest)
-    rights = _run_bound(shelf, contexts, row, (right, end), longest)
+def _take_longest(shelf: Shelf, run: Any, longest: Index, most: Index, found: LongArray) -> Any:
+    """The entries with the longest match: the nearest first, or an even sample where there are more than ``most``.
+
+    ``run``: the entry left of the place, and how many match from there to the left and from the next one to the right.
+    """
+    left, lefts, rights = run
     total = lefts + rights
-    if total <= most:
-        return 0
-    start = left - lefts + 1
-    for i in range(most):
-        found[i, POSITION] = entry_of(shelf, start + i * total // most)
-        found[i, LENGTH] = longest
-    return most
+    if total > most:
+        start = left - lefts + 1
+        for i in range(most):
+            found[i, POSITION] = entry_of(shelf, start + i * total // most)
+            found[i, LENGTH] = longest
+        return most
+    for i in range(lefts):
+        found[i, POSITION], found[i, LENGTH] = entry_of(shelf, left - i), longest
+    for i in range(rights):
+        found[lefts + i, POSITION] = entry_of(shelf, left + 1 + i)
+        found[lefts + i, LENGTH] = longest
+    return total
