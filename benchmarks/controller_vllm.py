@@ -173,7 +173,9 @@ def summary(found: list[dict[str, Any]], names: list[str]) -> str:
     constant = [name for name in names if name.startswith("fixed:") or name == "none"]
     for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
         parts = []
-        best = max(constant, key=lambda name: statistics.median(speeds(found, cell, name)))
+        best = max(
+            constant, key=lambda name: statistics.median(speeds(found, cell, name)), default=None
+        )
         for name in ("goodput", "latency"):
             if name in names:
                 against = {
@@ -188,7 +190,8 @@ def summary(found: list[dict[str, Any]], names: list[str]) -> str:
             if alone in names:
                 value = statistics.median(ratio(found, cell, name, alone))
                 parts.append(f"{name} {value:.3f} of {alone}")
-        lines.append(f"{cell[0]}, {cell[1]} at a time (best constant: {best}): " + "; ".join(parts))
+        found_best = f" (best constant: {best})" if best else ""
+        lines.append(f"{cell[0]}, {cell[1]} at a time{found_best}: " + "; ".join(parts))
     if "fixed:0" in names and "none" in names:
         for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
             plain, ready = (

@@ -153,6 +153,17 @@ class CostModel:
         rest = max(0.0, float(rest)) + float(self._theta[_N + 2]) * prefill / max(1, base)
         return np.maximum(self._table[base:end] + rest, 0.05)
 
+    def doubt(self, base: int, most: int) -> FloatArray:
+        """Standard deviation of what ``table(base, most, ...)`` says beyond its first value: float64 ``[most + 1]``."""
+        tokens = self._padded(np.arange(base, base + most + 1))
+        known = _BASIS - _basis(float(tokens[0]))
+        variance = ((known @ self._covariance[:_N, :_N]) * known).sum(axis=1)
+        beyond = np.array(KNOTS) > tokens[0]
+        places = np.concatenate([tokens[:1], np.array(KNOTS)[beyond]])
+        spread = np.sqrt(np.maximum(variance[beyond], 0.0))
+        found: FloatArray = np.interp(tokens, places, np.concatenate([[0.0], spread]))
+        return found
+
     def shape(self) -> tuple[list[int], list[float]]:
         """Token counts and the relative cost of a step with so many: what a seed holds."""
         return list(KNOTS), self._values.tolist()

@@ -30,6 +30,7 @@ from specplug.control.decisions import Decisions
 from specplug.control.ledger import Ledger
 from specplug.control.options import GoodputSettings
 from specplug.control.plan import Plan, spend, spend_at_rate, spend_uniform
+from specplug.control.survey import Survey, Trials
 from specplug.types import Context, IntArray, Request
 
 log = logging.getLogger("specplug")
@@ -39,10 +40,6 @@ PROBE_FIRST, PROBE_MOST = 4, 16
 
 #: Steps for which a common length is kept unless another is better by a fifth of its gain.
 DWELL = 8
-
-#: Where all rows have a common length, steps that it stays the same before another one is tried for some steps, at
-#: first and at most: else no step would ever show what another length costs.
-SURVEY_FIRST, SURVEY_MOST, SURVEY_STEPS = 16, 512, 3
 
 #: How much of the newest step the running figure of the realised gain takes.
 _NEWEST = 0.05
@@ -55,31 +52,6 @@ _AHEAD = 8
 
 #: How far the batch may exceed the longest step ever timed: the knee of the cost may lie just beyond.
 _GROWTH, _ALWAYS = 2, 32
-
-
-class Survey:
-    """When to try another common length, and which: none, or half of the present one, in turn."""
-
-    def __init__(self) -> None:
-        self._present = self._steps = self._left = self._count = self._other = 0
-        self._patience = SURVEY_FIRST
-
-    def turn(self, length: int, actions: tuple[int, ...]) -> int | None:
-        """Another length for this step, or None for the one that was planned."""
-        if self._left:
-            self._left -= 1
-            return self._other
-        if length != self._present:
-            self._present, self._steps, self._patience = length, 0, SURVEY_FIRST
-        self._steps += 1
-        if not length or self._steps < self._patience:
-            return None
-        self._steps, self._patience = 0, min(2 * self._patience, SURVEY_MOST)
-        self._count += 1
-        shorter = [a for a in actions if 0 < a <= length // 2]
-        self._other = max(shorter) if shorter and self._count % 2 else 0
-        self._left = SURVEY_STEPS - 1
-        return self._other
 
 
 class GoodputController:
@@ -138,7 +110,7 @@ class GoodputController:
         self._useful = np.full(slots, 1.0)
         self._host_per_row = 0.0
         self._held, self._age = 0, 0
-        self._survey = Survey()
+        self._survey, self._trials, self._tried = Survey(), Trials(), False
 
     # What the session calls.
 
@@ -191,7 +163,7 @@ class GoodputController:
         self._chances[slots, :width] = chances
         plan = self._decide(slots, self.acceptance.corrected(slots, chances), offered)
         np.minimum(lengths, plan.lengths, out=lengths)
-        self._note(total, int(lengths.sum()), plan, "")
+        self._note(total, int(lengths.sum()), plan, "probe" if self._tried else "")
 
     def compare(self, slots: IntArray, tested: IntArray, agreed: IntArray) -> None:
         """Of what was offered, ``tested`` positions could be judged and ``agreed`` were what the target said.
@@ -281,7 +253,7 @@ class GoodputController:
         costs = self.cost.table(
             rows + self._others, max(0, most), rows, self._context, self._prefill
         )
-        margin = self.settings.margin + self._caution
+        margin, self._tried = self.settings.margin + self._caution, False
         if self.actions is not None:
             plan = spend_uniform(survival, costs, self.actions, margin=margin)
             return self._dwell(plan, survival, costs)
@@ -302,6 +274,11 @@ class GoodputController:
             alone = self.cost.table(rows, max(0, most), rows, self._context)
             free = spend(survival, alone, margin=margin, latency=latency)
             plan = spend_at_rate(survival, costs[: plan.total + 1], free.ratio * rows / alone[0])
+        elif self.cost.ready and self.trims:
+            base = rows + self._others
+            other = self._trials.turn(self.cost, plan, survival, costs, base, latency, slo)
+            self._tried = other is not None
+            plan = other or plan
         return plan
 
     def _allowed(self, rows: int) -> int:

@@ -149,6 +149,24 @@ def test_a_memory_bound_engine_verifies_more_than_a_compute_bound_one() -> None:
     assert found[1] < 4
 
 
+def test_drafts_come_back_after_the_machine_was_busy_whenever_there_were_some() -> None:
+    """Found in vLLM on a CPU: only short steps followed, and none of them tells that long ones are cheap again."""
+    server = Server(8, lambda tokens: 0.15 + 0.001 * tokens, width=8)
+    for _ in range(24):
+        server.controller.timed(StepFacts(0.158, 8, 8))
+        server.controller.timed(StepFacts(0.45, 16, 8))
+    server.serve(0.9, 1.0, 40)
+    assert server.lengths.sum() == 8 * 8, server.lengths
+
+
+def test_what_costs_more_than_it_brings_is_tried_ever_more_rarely() -> None:
+    """A doubt about the cost of long steps must not become a cost itself."""
+    server = Server(8, lambda tokens: 0.01 * tokens)
+    server.serve(0.7, 0.7, 200)
+    assert server.serve(0.7, 0.7, 1000) > 0.985 * server.plain()
+    assert server.drafted < 300
+
+
 def test_nothing_is_drafted_beyond_the_cap_or_the_promised_step_time() -> None:
     capped = Server(4, memory_bound, settings=GoodputSettings(max_draft_tokens=5))
     capped.serve(0.95, 0.95, 50)
