@@ -121,19 +121,24 @@ def hit_rate(model: Model, cell: Index, coarse: Index) -> Any:
 
 
 @lean_kernel
+def _bits(mask: Any) -> Any:
+    count = 0
+    while mask != 0:
+        mask &= mask - 1
+        count += 1
+    return count
+
+
+@lean_kernel
 def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
     """Children of a node into ``scratch.children``; returns how many, and the evidence for all together."""
     children, evidence = scratch.children, scratch.evidence
     count = 0
     total = 0.0
     rest = mask
-    i = -1
     while rest != 0:
-        i += 1
-        here = rest & 1
-        rest >>= 1
-        if here == 0:
-            continue
+        i = _bits((rest & -rest) - 1)  # of the lowest bit: how many are below it
+        rest &= rest - 1
         length = min(scratch.found[i, LENGTH] + depth, MAX_DEPTH)
         weight = model.weights[length]
         total += weight
@@ -151,15 +156,6 @@ def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
         children[k, 2] = max(children[k, 2], length)
         evidence[k] += weight
     return count, total
-
-
-@lean_kernel
-def _bits(mask: Any) -> Any:
-    count = 0
-    while mask != 0:
-        mask &= mask - 1
-        count += 1
-    return count
 
 
 @lean_kernel
