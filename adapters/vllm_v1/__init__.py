@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 def register() -> None:
     """Entry point of the group ``vllm.general_plugins``: cheap, idempotent, never raises."""
     try:
+        from specplug.adapters import vllm_v2
         from specplug.adapters.vllm_v1.install import install
 
         install()
+        if vllm_v2.chosen():
+            vllm_v2.install()
     except Exception:  # noqa: BLE001  vLLM runs plugins unguarded: raising would take the engine down
         from specplug.adapters.common import host_logger
 

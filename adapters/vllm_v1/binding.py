@@ -1,4 +1,4 @@
-"""The wrapper around the V1 runner's ``_update_states``, the one place that sees requests come and go."""
+"""The wrapper around the method in which a runner takes in what the scheduler says: requests come and go there."""
 
 from __future__ import annotations
 
@@ -16,21 +16,28 @@ class Listener(Protocol):
         """The runner's request states are up to date for this step. Must not raise."""
 
 
-def bind(runner_class: Any, listener_type: type[Listener]) -> None:
-    """Wrap ``runner_class._update_states`` once; runners whose drafter is not ours are left alone."""
-    original = runner_class._update_states
+def bind(
+    runner_class: Any,
+    listener_type: type[Listener],
+    method: str = "_update_states",
+    holder: str = "drafter",
+) -> None:
+    """Wrap ``method`` of a runner once; runners whose attribute ``holder`` is not ours are left alone."""
+    original = getattr(runner_class, method)
     if not getattr(original, _MARK, False):
-        runner_class._update_states = _wrap(original, listener_type)
+        setattr(runner_class, method, _wrap(original, listener_type, holder))
 
 
-def _wrap(original: Callable[..., Any], listener_type: type[Listener]) -> Callable[..., Any]:
+def _wrap(
+    original: Callable[..., Any], listener_type: type[Listener], holder: str
+) -> Callable[..., Any]:
     @functools.wraps(original)
-    def _update_states(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def update(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, scheduler_output, *args, **kwargs)
-        drafter = getattr(self, "drafter", None)
-        if isinstance(drafter, listener_type):
-            drafter.after_update(self, scheduler_output)
+        listener = getattr(self, holder, None)
+        if isinstance(listener, listener_type):
+            listener.after_update(self, scheduler_output)
         return result
 
-    setattr(_update_states, _MARK, True)
-    return _update_states
+    setattr(update, _MARK, True)
+    return update

@@ -122,7 +122,7 @@ def register_once(
     return register
 
 
-def _repair_registration(log: logging.Logger) -> None:
+def repair_registration(log: logging.Logger) -> None:
     from importlib import import_module
 
     try:
@@ -151,7 +151,7 @@ def repair(log: logging.Logger) -> str:
     except ImportError:
         return "absent"
     _repair_filter(module, log)
-    _repair_registration(log)
+    repair_registration(log)
     host = getattr(module, "expand_batch_to_tokens", None)
     if host is None:
         return "absent"

@@ -51,6 +51,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                 host_logger("vllm").warning("specplug: %s", warning)
             salts.carry(load=True)
             metrics.offer()
+            _use_v2(self, config)
         if is_adaptive(config):
             translated, scheduler = translate_adaptive(config)
             replicas = int(getattr(self, "data_parallel_size", 1) or 1)
@@ -75,6 +76,17 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(create_speculative_config, _MARK, True)
     return create_speculative_config
+
+
+def _use_v2(engine_args: Any, config: Any) -> None:
+    """Where the user chose vLLM's V2 runner: refuse what does not work in it.
+
+    ``specplug.adaptive`` is left out: its drafts are vLLM's own, and so is the choice of the runner.
+    """
+    from specplug.adapters import vllm_v2
+
+    if vllm_v2.chosen() and not is_adaptive(config):
+        vllm_v2.prepare(engine_args)
 
 
 def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:

@@ -8,7 +8,6 @@ which :mod:`specplug.adapters.vllm_v1.door` unpacks.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -68,11 +67,6 @@ def translate(config: Any) -> Any:
     where = PREFIX + choice.name
     _refuse_foreign_keys(config, where)
     _check_length(config.get("num_speculative_tokens"), where)
-    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "").strip().lower() in ("1", "true"):
-        raise SettingsError(
-            f"{where}: needs vLLM's V1 model runner, but VLLM_USE_V2_MODEL_RUNNER=1 is set; unset it (vLLM then "
-            "chooses the V1 runner by itself)"
-        )
     passed = {key: config[key] for key in _PASSED_ON if key in config}
     return {**passed, "method": "custom_class", "model": pack(choice)}
 

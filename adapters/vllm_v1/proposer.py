@@ -54,7 +54,7 @@ class VllmProposer:
         self.runner: Any = None
         self.session: Session | None = None
         self.width = int(vllm_config.speculative_config.num_speculative_tokens)
-        self.sampling = host_faults.repair(self.log) if setup.on_cpu() else "not tested"
+        self.sampling = self._repair_host() if setup.on_cpu() else "not tested"
         self._masked: dict[str, MaskedHistory] = {}
         self._withheld: set[str] = set()
         self._salts: dict[str, str] = {}
@@ -100,11 +100,7 @@ class VllmProposer:
             if scheduler_output.finished_req_ids and self.session is not None:
                 self._publish(self.session, ended=True)
             for new in scheduler_output.scheduled_new_reqs:
-                # Still known: a streamed-in continuation of the prompt, or an id used again.
-                self._end_all([new.req_id])
-                salt = salt_of(new)
-                if salt:
-                    self._salts[new.req_id] = salt
+                self._arrived(new)
         except Exception:  # noqa: BLE001  the runner must go on: without this, vLLM would fail every request
             self._fault("after_update", ())
         self._hook_time += time.perf_counter_ns() - started
@@ -183,6 +179,16 @@ class VllmProposer:
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
         bind(GPUModelRunner, VllmProposer)
+
+    def _repair_host(self) -> str:
+        return host_faults.repair(self.log)
+
+    def _arrived(self, new: Any) -> None:
+        # Still known: a streamed-in continuation of the prompt, or an id used again.
+        self._end_all([new.req_id])
+        salt = salt_of(new)
+        if salt:
+            self._salts[new.req_id] = salt
 
     def _attach(self, runner: Any) -> None:
         self.runner = runner

@@ -90,7 +90,16 @@ ARROWS = {
         *("specplug.session", "specplug.registry", "specplug.control"),
         *("specplug.steering", "specplug.sources"),
         *("numpy", *BASE),
-        lazily=("vllm", "torch", "prometheus_client", "specplug.kernels"),
+        # The plugin's entry point is here; the V2 adapter stands on this one.
+        lazily=(
+            *("vllm", "torch", "prometheus_client", "specplug.kernels"),
+            "specplug.adapters.vllm_v2",
+        ),
+    ),
+    "specplug.adapters.vllm_v2": _row(
+        *("specplug.adapters.common", "specplug.adapters.vllm_v1"),
+        *("numpy", *BASE),
+        lazily=("vllm", "torch"),
     ),
     "specplug.adapters.sglang_srt": _row(
         *("specplug.adapters.common", "specplug.adapters.offline_host"),

@@ -108,12 +108,6 @@ def test_mistakes_are_explained(config: dict[str, Any], sentence: str) -> None:
     assert isinstance(caught.value, SettingsError)
 
 
-def test_the_new_runner_cannot_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    with pytest.raises(SettingsError, match="unset it"):
-        translate(GOOD)
-
-
 class EngineArgs(SimpleNamespace):
     """As much of vLLM's class as the wrapper sees."""
 

@@ -1,0 +1,89 @@
+"""How our speculator gets into the V2 runner: three wrappers, each of which passes on what is not ours."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib import import_module
+from typing import Any
+
+from specplug.adapters.vllm_v1.binding import bind
+from specplug.adapters.vllm_v1.options import Choice, unpack
+
+PACKAGE = "vllm.v1.worker.gpu.spec_decode"
+RUNNER = "vllm.v1.worker.gpu.model_runner"
+_MARK = "_specplug"
+
+
+class Held:
+    """What a runner holds as its ``speculator`` if it is ours; the wrappers know it by this type."""
+
+    def after_update(self, runner: Any, scheduler_output: Any) -> None:
+        """The runner's request states are up to date for this step."""
+        raise NotImplementedError
+
+    def take(self) -> tuple[list[str], list[list[int]]] | None:
+        """Request ids and drafts of the last step, once; None if there was none since."""
+        raise NotImplementedError
+
+
+def install() -> None:
+    """Wrap ``init_speculator`` where it is defined, and where the runner has taken it already."""
+    try:
+        package = import_module(PACKAGE)
+    except ImportError:  # a vLLM without V2: who wants a method of ours in it is told by prepare()
+        return
+    original = getattr(package, "init_speculator", None)
+    if original is None:
+        return
+    wrapped = original if getattr(original, _MARK, False) else _wrap(original)
+    package.init_speculator = wrapped  # type: ignore[attr-defined]
+    runner = sys.modules.get(RUNNER)
+    if runner is not None:
+        runner.init_speculator = wrapped  # type: ignore[attr-defined]
+
+
+def choice_of(vllm_config: Any) -> Choice | None:
+    """The method of ours that a configuration names, if it does."""
+    config = vllm_config.speculative_config
+    if getattr(config, "method", None) != "custom_class":
+        return None
+    return unpack(str(config.model).rpartition(".")[2])
+
+
+def bind_runner(runner_class: Any) -> None:
+    """Wrap what tells of requests, and what hands drafts to the scheduler; once."""
+    bind(runner_class, Held, "update_requests", "speculator")
+    original = runner_class.take_draft_token_ids
+    if getattr(original, _MARK, False):
+        return
+
+    @functools.wraps(original)
+    def take_draft_token_ids(self: Any) -> Any:
+        speculator = getattr(self, "speculator", None)
+        if not isinstance(speculator, Held):
+            return original(self)
+        taken = speculator.take()
+        if taken is None:
+            return None
+        from vllm.v1.outputs import DraftTokenIds
+
+        # V2's own would be num_speculative_tokens placeholders for every row, all of which would be verified.
+        return DraftTokenIds(*taken)
+
+    setattr(take_draft_token_ids, _MARK, True)
+    runner_class.take_draft_token_ids = take_draft_token_ids
+
+
+def _wrap(original: Any) -> Any:
+    @functools.wraps(original)
+    def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
+        choice = choice_of(vllm_config)
+        if choice is None:
+            return original(vllm_config, device, req_states)
+        from specplug.adapters.vllm_v2.speculator import build
+
+        return build(vllm_config, device, req_states, choice)
+
+    setattr(init_speculator, _MARK, True)
+    return init_speculator

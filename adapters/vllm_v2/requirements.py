@@ -1,0 +1,108 @@
+"""The names of vLLM's V2 model runner that this adapter relies on, and what is refused in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specplug._host import HostSymbol, SymbolReport
+from specplug.adapters.common.host import HostRequirements
+from specplug.adapters.vllm_v1 import requirements as v1
+from specplug.errors import HostMismatchError, SettingsError
+
+_RUNNER = "vllm.v1.worker.gpu.model_runner"
+_STATES = "vllm.v1.worker.gpu.states"
+_BATCH = "vllm.v1.worker.gpu.input_batch"
+_OUTPUT = "vllm.v1.core.sched.output"
+
+SYMBOLS: tuple[HostSymbol, ...] = (
+    HostSymbol(
+        "vllm.v1.worker.gpu.spec_decode",
+        "init_speculator",
+        ("vllm_config", "device", "req_states"),
+        purpose="wrapped: returns our speculator for a method of ours",
+    ),
+    HostSymbol(
+        _RUNNER, "init_speculator", purpose="replaced too: the runner knows it under its own name"
+    ),
+    HostSymbol(
+        "vllm.v1.worker.gpu.spec_decode.speculator",
+        "BaseSpeculator.propose",
+        (
+            *("input_batch", "attn_metadata", "slot_mappings", "last_hidden_states"),
+            *("aux_hidden_states", "num_sampled"),
+        ),
+        purpose="implemented: asked for drafts after each step",
+    ),
+    HostSymbol(
+        _RUNNER,
+        "GPUModelRunner.update_requests",
+        ("scheduler_output",),
+        purpose="wrapped: requests arrive, end, are preempted and come back",
+    ),
+    HostSymbol(
+        _RUNNER,
+        "GPUModelRunner.take_draft_token_ids",
+        purpose="wrapped: the scheduler gets drafts of their real lengths",
+    ),
+    HostSymbol(_RUNNER, "GPUModelRunner.speculator", purpose="read: is it ours"),
+    HostSymbol(_STATES, "RequestState.all_token_ids", purpose="read: the tokens of each request"),
+    HostSymbol(_STATES, "RequestState.total_len", purpose="read: how many they are"),
+    HostSymbol(_BATCH, "InputBatch.req_ids", purpose="read: request of each row"),
+    HostSymbol(_BATCH, "InputBatch.idx_mapping", purpose="read: where its state is"),
+    HostSymbol(_OUTPUT, "NewRequestData.prefill_token_ids", purpose="read: tokens of a newcomer"),
+    HostSymbol(_OUTPUT, "NewRequestData.prompt_len", purpose="read"),
+    HostSymbol(_OUTPUT, "NewRequestData.sampling_params", purpose="read: stop ids, limits"),
+    HostSymbol(_OUTPUT, "SchedulerOutput.preempted_req_ids", purpose="read: who will come back"),
+    HostSymbol(
+        "vllm.v1.outputs",
+        "DraftTokenIds",
+        purpose="made: what the scheduler gets",
+    ),
+)
+
+HOST = HostRequirements(
+    host="vLLM",
+    package="vllm",
+    distributions=v1.DISTRIBUTIONS,
+    tested=v1.TESTED,
+    symbols=SYMBOLS,
+    variable=v1.UNTESTED_VARIABLE,
+    default_policy="warn",
+)
+
+_HINT = "or unset VLLM_USE_V2_MODEL_RUNNER: vLLM then runs it in its V1 model runner"
+
+
+def examine() -> tuple[SymbolReport, ...]:
+    """Look for every symbol in the source of the installed vLLM; imports nothing of it."""
+    return HOST.examine()
+
+
+def require() -> str:
+    """Refuse a vLLM whose V2 runner this adapter cannot work with; returns a warning, mostly empty.
+
+    Raises:
+        HostMismatchError: with the missing symbols and what to do.
+    """
+    usable, sentence = HOST.verdict(HOST.installed_version(), examine())
+    if not usable:
+        raise HostMismatchError(f"in the V2 model runner, {sentence}, {_HINT}")
+    # Of an untested version the V1 adapter has warned already.
+    return ""
+
+
+def refuse(engine_args: Any) -> None:
+    """Refuse combinations that are not supported in V2.
+
+    In V2 every rank verifies the drafts that it made itself, so all ranks would have to draft the same; a controller
+    that measures times does not.
+
+    Raises:
+        SettingsError: more than one rank or replica.
+    """
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        size = int(getattr(engine_args, name, 1) or 1)
+        if size > 1:
+            raise SettingsError(
+                f"specplug in vLLM's V2 model runner drafts for one GPU so far, got {name}={size}; use 1, {_HINT}"
+            )

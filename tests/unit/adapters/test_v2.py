@@ -1,0 +1,324 @@
+"""The V2 runner's habits on a stand-in: requests that come back as new ones, rows used again, tokens on the device."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specplug.adapters import vllm_v2
+from specplug.adapters.vllm_v1 import install as v1_install
+from specplug.adapters.vllm_v1.options import Choice, translate
+from specplug.adapters.vllm_v2 import door, requirements
+from specplug.adapters.vllm_v2.door import Held, bind_runner, choice_of
+from specplug.adapters.vllm_v2.histories import Histories
+from specplug.adapters.vllm_v2.proposer import V2Proposer
+from specplug.errors import HostMismatchError, SettingsError
+from specplug.testing.stub_host import (
+    DefaultParams,
+    configuration,
+    periodic_target,
+    plain_continuation,
+    stub_vllm,
+)
+from specplug.types import TOKEN_DTYPE, TokenArray
+
+PROMPT = [10 + n % 7 for n in range(12)]
+GOOD = {"method": "specplug.null", "num_speculative_tokens": 4}
+WIDTH = 4
+
+
+class GPUModelRunner:
+    """What is touched of V2's class of this name: it verifies drafts greedily, and keeps tokens by row."""
+
+    def __init__(self, proposer: V2Proposer, requests: int = 4) -> None:
+        self.proposer = proposer
+        self.free = list(range(requests))
+        self.rows: dict[str, int] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.drafts: dict[str, list[int]] = {}
+        self.accepted = 0
+
+    def step(
+        self,
+        new: Sequence[tuple[str, list[int], int]] = (),
+        finished: Sequence[str] = (),
+        preempted: Sequence[str] = (),
+        prefill: Sequence[str] = (),
+        **params: Any,
+    ) -> dict[str, list[int]]:
+        """One step; ``new`` holds id, all tokens, and how many of them are the prompt."""
+        for request_id in (*finished, *preempted):
+            self.free.append(self.rows.pop(request_id))
+            self.drafts.pop(request_id, None)
+        for request_id, tokens, _ in new:
+            self.rows[request_id] = self.free.pop()
+            self.tokens[self.rows[request_id]] = list(tokens)
+        self.proposer.after_update(self, self._output(new, finished, preempted, params))
+        ids = list(self.rows)
+        sampled = [0 if r in prefill else self._verify(r) for r in ids]
+        every = [self.tokens[self.rows[r]] for r in ids]
+        tails = np.array([([0] * WIDTH + t)[-WIDTH - 1 :] for t in every], np.int32)
+        lengths = np.array([len(t) for t in every], np.int32)
+        drafts = self.proposer.drafts(
+            ids, lengths, np.array(sampled, np.int32), tails, lambda row: _array(every[row])
+        )
+        self.drafts = dict(zip(ids, drafts, strict=True))
+        return self.drafts
+
+    def _output(self, new: Any, finished: Any, preempted: Any, params: Any) -> Any:
+        return SimpleNamespace(
+            finished_req_ids=set(finished),
+            preempted_req_ids=set(preempted),
+            scheduled_new_reqs=[
+                SimpleNamespace(
+                    req_id=r,
+                    prompt_len=prompt,
+                    prefill_token_ids=tokens,
+                    sampling_params=DefaultParams(**params),
+                )
+                for r, tokens, prompt in new
+            ],
+            num_scheduled_tokens=dict.fromkeys(self.rows, 1),
+            scheduled_spec_decode_tokens={r: d for r, d in self.drafts.items() if d},
+        )
+
+    def _verify(self, request_id: str) -> int:
+        tokens = self.tokens[self.rows[request_id]]
+        before = len(tokens)
+        for guess in [*self.drafts.get(request_id, []), None]:
+            tokens.append(periodic_target(_array(tokens)))
+            if tokens[-1] != guess:
+                break
+        self.accepted += len(tokens) - before - 1
+        return len(tokens) - before
+
+
+def _array(tokens: Sequence[int]) -> TokenArray:
+    return np.array(tokens, TOKEN_DTYPE)
+
+
+@contextmanager
+def modules(**members: Any) -> Iterator[None]:
+    """Modules that an import finds, by dotted name."""
+    before = {name: sys.modules.get(name) for name in members}
+    for name, content in members.items():
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(content)
+    yield
+    for name, module in before.items():
+        if module is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = module
+
+
+class _Bare:
+    """A runner class to be wrapped."""
+
+    speculator: Any = None
+
+    def update_requests(self, scheduler_output: Any) -> None:
+        pass
+
+    def take_draft_token_ids(self) -> str:
+        return "vLLM's own"
+
+
+@pytest.fixture
+def runner() -> GPUModelRunner:
+    """A runner with our proposer, which copies from the history."""
+    config = configuration(max_draft=WIDTH, max_requests=4)
+    with stub_vllm(), modules(**{door.RUNNER: {"GPUModelRunner": _Bare}}):
+        proposer = V2Proposer(config, Choice("specplug.testing.toys:CopyProposer", {}, None))
+    return GPUModelRunner(proposer)
+
+
+def check_text(runner: GPUModelRunner, request_id: str, prompt: list[int]) -> None:
+    tokens = runner.tokens[runner.rows[request_id]]
+    assert tokens == plain_continuation(periodic_target, prompt, len(tokens))
+
+
+def test_drafts_are_accepted_and_the_text_is_the_plain_one(runner: GPUModelRunner) -> None:
+    runner.step(new=[(name, PROMPT, len(PROMPT)) for name in ("a", "b")])
+    for _ in range(12):
+        runner.step()
+    for name in ("a", "b"):
+        check_text(runner, name, PROMPT)
+    session = runner.proposer.session
+    assert session is not None
+    assert session.stats.accepted == runner.accepted > 30
+    assert runner.proposer.snapshot()["histories_reread"] == runner.proposer.faults == 0
+
+
+def test_rows_in_prefill_get_no_draft(runner: GPUModelRunner) -> None:
+    assert runner.step(new=[("a", PROMPT, len(PROMPT))], prefill=["a"]) == {"a": []}
+    assert runner.step(prefill=["a"]) == {"a": []}
+    assert runner.step()["a"]
+
+
+def test_a_preempted_request_comes_back_in_another_row_as_itself(runner: GPUModelRunner) -> None:
+    runner.step(new=[("a", PROMPT, len(PROMPT)), ("b", PROMPT, len(PROMPT))])
+    runner.step()
+    tokens = list(runner.tokens[runner.rows["a"]])
+    runner.step(preempted=["a"])
+    # Its row goes to somebody else meanwhile.
+    runner.step(new=[("c", PROMPT[:5], 5)])
+    runner.step(new=[("a", tokens, len(PROMPT))])
+    for _ in range(6):
+        runner.step()
+    check_text(runner, "a", PROMPT)
+    session = runner.proposer.session
+    assert session is not None
+    assert (session.stats.started, session.stats.finished, session.stats.restarted) == (3, 0, 0)
+    assert runner.proposer.histories.reread == 0
+
+
+def test_an_id_used_again_in_the_same_step_is_a_new_request(runner: GPUModelRunner) -> None:
+    runner.step(new=[("a", PROMPT, len(PROMPT))])
+    runner.step()
+    other = [500, 501, 502, 500, 501]
+    runner.step(new=[("a", other, len(other))], finished=["a"])
+    session = runner.proposer.session
+    assert session is not None
+    assert (session.stats.started, session.stats.finished, session.live) == (2, 1, 1)
+    check_text(runner, "a", other)
+
+
+def test_an_aborted_request_is_forgotten_preempted_or_not(runner: GPUModelRunner) -> None:
+    runner.step(new=[(name, PROMPT, len(PROMPT)) for name in ("a", "b")])
+    runner.step(finished=["a"])
+    runner.step(preempted=["b"])
+    runner.proposer.after_update(runner, runner._output([], ["b"], [], {}))
+    session = runner.proposer.session
+    assert session is not None
+    assert session.live == len(runner.proposer.histories) == 0
+    assert runner.proposer.runner.requests == {}
+
+
+def test_requests_that_warm_up_kernels_are_nobodys_text(runner: GPUModelRunner) -> None:
+    runner.step(new=[("_v2_mixed_warmup_decode_", PROMPT, len(PROMPT))])
+    assert runner.step() == {"_v2_mixed_warmup_decode_": []}
+    session = runner.proposer.session
+    assert session is not None
+    assert session.stats.started == 0
+
+
+def test_a_broken_step_decodes_plainly_and_the_next_one_drafts(runner: GPUModelRunner) -> None:
+    runner.step(new=[("a", PROMPT, len(PROMPT))])
+    whole, runner.proposer.histories = runner.proposer.histories, None  # type: ignore[assignment]
+    assert runner.step() == {"a": []}
+    runner.proposer.histories = whole
+    # What that step added was missed, so the history is read from the device.
+    assert runner.step()["a"]
+    assert (runner.proposer.faults, whole.reread) == (1, 1)
+    check_text(runner, "a", PROMPT)
+
+
+def test_histories_follow_and_notice_what_does_not_fit() -> None:
+    histories = Histories()
+    rng = np.random.default_rng(7)
+    every = rng.integers(0, 1000, 900).astype(TOKEN_DTYPE)
+    histories.begin("a", every[:3].tolist())
+    known = 3
+
+    def fail() -> TokenArray:
+        raise AssertionError("read although everything was known")
+
+    while known < 890:
+        sampled = int(rng.integers(0, 6))
+        known += sampled
+        got = histories.follow("a", known, sampled, every[max(0, known - 6) : known], fail)
+        assert np.array_equal(got, every[:known])
+    assert np.array_equal(
+        histories.follow("a", 100, 1, every[99:100], lambda: every[:100]), every[:100]
+    )
+    assert histories.reread == 1
+
+
+def test_the_wrappers_pass_on_what_is_not_ours() -> None:
+    class Ours(Held):
+        seen: Any = None
+
+        def after_update(self, runner: Any, scheduler_output: Any) -> None:
+            self.seen = scheduler_output
+
+        def take(self) -> Any:
+            return None
+
+    class Runner(_Bare):
+        update_requests = _Bare.update_requests
+        take_draft_token_ids = _Bare.take_draft_token_ids
+
+    for _ in range(2):
+        bind_runner(Runner)
+    runner = Runner()
+    assert runner.take_draft_token_ids() == "vLLM's own"
+    runner.speculator = ours = Ours()
+    runner.update_requests("output")
+    assert ours.seen == "output"
+    assert runner.take_draft_token_ids() is None
+
+
+def test_init_speculator_is_wrapped_once_and_in_both_places() -> None:
+    def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> str:
+        return "vLLM's own"
+
+    members = {"init_speculator": init_speculator}
+    with modules(**{door.PACKAGE: members, door.RUNNER: members}):
+        for _ in range(2):
+            door.install()
+        package, runner = (sys.modules[name] for name in (door.PACKAGE, door.RUNNER))
+        assert package.init_speculator is runner.init_speculator is not init_speculator  # type: ignore[attr-defined]
+        assert package.init_speculator.__wrapped__ is init_speculator  # type: ignore[attr-defined]
+        theirs = SimpleNamespace(speculative_config=SimpleNamespace(method="ngram", model="ngram"))
+        assert package.init_speculator(theirs, None, None) == "vLLM's own"  # type: ignore[attr-defined]
+    ours = SimpleNamespace(**translate(GOOD))
+    choice = choice_of(SimpleNamespace(speculative_config=ours))
+    assert choice is not None
+    assert choice.name == "null"
+    foreign = SimpleNamespace(method="custom_class", model="their.module.Class")
+    assert choice_of(SimpleNamespace(speculative_config=foreign)) is None
+
+
+def test_the_runner_is_v2_only_if_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(vllm_v2.VARIABLE, raising=False)
+    assert not vllm_v2.chosen()
+    for value, expected in (("1", True), ("true", True), ("0", False), ("", False)):
+        monkeypatch.setenv(vllm_v2.VARIABLE, value)
+        assert vllm_v2.chosen() is expected
+
+
+def test_what_v2_cannot_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class EngineArgs(SimpleNamespace):
+        spec_method = spec_tokens = spec_model = None
+
+        def create_speculative_config(self, *_: Any) -> Any:
+            return self.speculative_config
+
+    monkeypatch.setenv(vllm_v2.VARIABLE, "1")
+    monkeypatch.setattr(v1_install.requirements, "require", lambda: "")
+    monkeypatch.setattr(requirements, "require", lambda: "")
+    create = v1_install.wrap(EngineArgs.create_speculative_config)
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        given = EngineArgs(speculative_config=GOOD, **{name: 2})
+        with pytest.raises(SettingsError, match=f"{name}=2.*unset VLLM_USE_V2_MODEL_RUNNER"):
+            create(given)
+        monkeypatch.delenv(vllm_v2.VARIABLE)
+        assert create(given) == translate(GOOD)
+        monkeypatch.setenv(vllm_v2.VARIABLE, "1")
+
+
+def test_a_vllm_whose_v2_runner_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = SimpleNamespace(
+        problem="vllm.x has no y", symbol=SimpleNamespace(required=True, purpose="")
+    )
+    monkeypatch.setattr(requirements, "examine", lambda: (problem,))
+    with pytest.raises(HostMismatchError, match="V2 model runner, .*has no y.*unset"):
+        requirements.require()
