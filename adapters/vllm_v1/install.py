@@ -51,7 +51,6 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                 host_logger("vllm").warning("specplug: %s", warning)
             salts.carry(load=True)
             metrics.offer()
-            _use_v2(self, config)
         if is_adaptive(config):
             translated, scheduler = translate_adaptive(config)
             replicas = int(getattr(self, "data_parallel_size", 1) or 1)
@@ -63,7 +62,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                 )
             self.scheduler_cls = scheduler
         else:
-            translated = translate(config)
+            translated = _for_runner(self, config, translate(config))
             if translated is not config:
                 _preflight(translated, kwargs.get("target_model_config", args[0] if args else None))
         if translated is not config:
@@ -72,21 +71,25 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             for attribute in ("spec_method", "spec_tokens"):
                 if getattr(self, attribute, None) is not None:
                     setattr(self, attribute, None)
-        return original(self, *args, **kwargs)
+        return _sealed(original(self, *args, **kwargs))
 
     setattr(create_speculative_config, _MARK, True)
     return create_speculative_config
 
 
-def _use_v2(engine_args: Any, config: Any) -> None:
-    """Where the user chose vLLM's V2 runner: refuse what does not work in it.
-
-    ``specplug.adaptive`` is left out: its drafts are vLLM's own, and so is the choice of the runner.
-    """
+def _for_runner(engine_args: Any, config: Any, translated: Any) -> Any:
+    """What vLLM gets; where the user chose its V2 runner, in the form that V2 lets in."""
     from specplug.adapters import vllm_v2
 
-    if vllm_v2.chosen() and not is_adaptive(config):
-        vllm_v2.prepare(engine_args)
+    if translated is config or not vllm_v2.chosen():
+        return translated
+    return vllm_v2.prepare(engine_args, translated)
+
+
+def _sealed(made: Any) -> Any:
+    from specplug.adapters import vllm_v2
+
+    return vllm_v2.seal(made) if vllm_v2.chosen() else made
 
 
 def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:

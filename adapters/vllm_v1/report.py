@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 from specplug._host import HostReport
 from specplug.adapters.vllm_v1 import requirements
+from specplug.errors import HostMismatchError
 
 _PLUGIN = "specplug"
 
@@ -21,15 +22,37 @@ def report() -> HostReport:
     blocked = _blocked()
     if usable and blocked:
         usable, reason = False, blocked
+    v2 = _v2_problem() if usable else None
+    if v2:
+        usable, reason = False, v2
     notes = [
         f"{s.problem}; {s.symbol.purpose}" for s in symbols if s.problem and not s.symbol.required
     ]
+    if v2 is not None:
+        notes.append(
+            "VLLM_USE_V2_MODEL_RUNNER=1: methods of specplug run in vLLM's V2 model runner, drafts are looked up on "
+            "the host"
+        )
     if found.endswith("+cpu") or _is_cpu_build():
         notes.append(
             "CPU build: expand_batch_to_tokens of vLLM's rejection sampler is tested when the engine starts and "
             "replaced if it returns uninitialised memory (vllm-project/vllm#55005)"
         )
     return HostReport("vllm", found, requirements.TESTED, usable, reason, symbols, tuple(notes))
+
+
+def _v2_problem() -> str | None:
+    """Why the V2 runner that the user chose does not fit, or ""; None if V2 was not chosen."""
+    from specplug.adapters import vllm_v2
+    from specplug.adapters.vllm_v2 import requirements as v2
+
+    if not vllm_v2.chosen():
+        return None
+    try:
+        v2.require()
+    except HostMismatchError as error:
+        return str(error)
+    return ""
 
 
 def _blocked() -> str:

@@ -1,6 +1,6 @@
 """vLLM's V2 model runner as a host, where ``VLLM_USE_V2_MODEL_RUNNER=1`` asks for it.
 
-V2 has no door for foreign proposers. What the user writes is translated as for V1, and in the worker
+V2 has no door for foreign proposers. What the user writes is translated nearly as for V1, and in the worker
 ``init_speculator``, which knows vLLM's own methods only, is wrapped: for a method of ours it returns our speculator.
 Drafts are looked up on the host, by the V1 adapter's proposer; this package translates between it and V2.
 """
@@ -8,10 +8,13 @@ Drafts are looked up on the host, by the V1 adapter's proposer; this package tra
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 #: vLLM's own switch between its model runners.
 VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+#: A method that drafts without a model, known to V2.
+CARRIER = "ngram"
 
 
 def chosen() -> bool:
@@ -19,21 +22,35 @@ def chosen() -> bool:
     return os.environ.get(VARIABLE, "").strip().lower() in ("1", "true")
 
 
-def prepare(engine_args: Any) -> None:
-    """Refuse what cannot work, in the caller's process and before the model loads; the worker's part is installed.
+def prepare(engine_args: Any, translated: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse what cannot work, in the caller's process and before the model loads; what vLLM gets if it can.
+
+    V2 refuses ``custom_class``, the form for V1, by name. So the method is called :data:`CARRIER`; the class path of
+    ours in ``model``, which that method does not use, says in the worker what is meant.
 
     Raises:
         HostMismatchError: this vLLM's V2 runner lacks what is relied on.
         SettingsError: several GPUs for one model.
     """
-    from specplug.adapters.common import host_logger
     from specplug.adapters.vllm_v2 import requirements
 
-    warning = requirements.require()
-    if warning:
-        host_logger("vllm").warning("specplug: %s", warning)
+    requirements.require()
     requirements.refuse(engine_args)
     install()
+    return {**translated, "method": CARRIER, "prompt_lookup_min": 1, "prompt_lookup_max": 1}
+
+
+def seal(made: Any) -> Any:
+    """A ``SpeculativeConfig`` of ours whose carrier cannot run by itself; others as they are.
+
+    Without our plugin in the worker, vLLM would run its own method under our name. At length 0, which vLLM's check of
+    the user's settings does not let in, that one refuses to start.
+    """
+    from specplug.adapters.vllm_v2.door import is_carried
+
+    if is_carried(made):
+        made.prompt_lookup_min = made.prompt_lookup_max = 0
+    return made
 
 
 def install() -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from specplug.adapters.vllm_v1.binding import bind
-from specplug.adapters.vllm_v1.options import Choice, unpack
+from specplug.adapters.vllm_v1.options import DOOR, Choice, unpack
 
 PACKAGE = "vllm.v1.worker.gpu.spec_decode"
 RUNNER = "vllm.v1.worker.gpu.model_runner"
@@ -43,12 +43,15 @@ def install() -> None:
         runner.init_speculator = wrapped  # type: ignore[attr-defined]
 
 
+def is_carried(speculative_config: Any) -> bool:
+    """Whether a ``SpeculativeConfig`` carries a method of ours."""
+    return str(getattr(speculative_config, "model", "")).rpartition(".")[0] == DOOR
+
+
 def choice_of(vllm_config: Any) -> Choice | None:
     """The method of ours that a configuration names, if it does."""
     config = vllm_config.speculative_config
-    if getattr(config, "method", None) != "custom_class":
-        return None
-    return unpack(str(config.model).rpartition(".")[2])
+    return unpack(str(config.model).rpartition(".")[2]) if is_carried(config) else None
 
 
 def bind_runner(runner_class: Any) -> None:

@@ -54,6 +54,11 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     HostSymbol(_OUTPUT, "NewRequestData.sampling_params", purpose="read: stop ids, limits"),
     HostSymbol(_OUTPUT, "SchedulerOutput.preempted_req_ids", purpose="read: who will come back"),
     HostSymbol(
+        "vllm.config.speculative",
+        "SpeculativeConfig.model",
+        purpose="carries proposer and options to the worker",
+    ),
+    HostSymbol(
         "vllm.v1.outputs",
         "DraftTokenIds",
         purpose="made: what the scheduler gets",
@@ -78,8 +83,8 @@ def examine() -> tuple[SymbolReport, ...]:
     return HOST.examine()
 
 
-def require() -> str:
-    """Refuse a vLLM whose V2 runner this adapter cannot work with; returns a warning, mostly empty.
+def require() -> None:
+    """Refuse a vLLM whose V2 runner this adapter cannot work with. Of an untested version the V1 adapter warns.
 
     Raises:
         HostMismatchError: with the missing symbols and what to do.
@@ -87,8 +92,6 @@ def require() -> str:
     usable, sentence = HOST.verdict(HOST.installed_version(), examine())
     if not usable:
         raise HostMismatchError(f"in the V2 model runner, {sentence}, {_HINT}")
-    # Of an untested version the V1 adapter has warned already.
-    return ""
 
 
 def refuse(engine_args: Any) -> None:

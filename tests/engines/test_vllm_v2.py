@@ -15,8 +15,6 @@ from .compare import Tally, check_greedy
 from .engines import FIXED
 from .prompts import STORY, VARIED
 
-pytestmark = pytest.mark.long
-
 WIDTH = 5
 ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
@@ -33,8 +31,8 @@ SPECULATION = {
 }
 #: The same engine decodes plainly for a request that says so.
 PLAIN = {"extra_args": {"specplug": {"draft_limit": 0}}}
-#: 384 tokens of KV cache, prefill in chunks of 64.
-SMALL = {"block_size": 32, "num_gpu_blocks_override": 13, "max_num_batched_tokens": 64}
+#: 288 tokens of KV cache, prefill in chunks of 64.
+SMALL = {"block_size": 32, "num_gpu_blocks_override": 10, "max_num_batched_tokens": 64}
 NAMES = ("repeat-words", "repeat-numbers", "repeat-line", "one-token")
 GREEDY = {"temperature": 0, "max_tokens": 20}
 
@@ -43,7 +41,7 @@ GREEDY = {"temperature": 0, "max_tokens": 20}
 def v2(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """The engine; answers are slow, so its limits are wide."""
     options = {
-        **{"model": model, "dtype": "float32", "max_model_len": 320, "max_num_seqs": 4},
+        **{"model": model, "dtype": "float32", "max_model_len": 256, "max_num_seqs": 4},
         **SMALL,
         "speculative_config": SPECULATION,
     }
@@ -132,3 +130,30 @@ def test_preempted_requests_come_back_and_say_the_same(v2: EngineProcess, tally:
         )
     own = v2.metrics().own
     assert own["session"]["restarted"] == own["adapter_faults"] == own["histories_reread"] == 0
+
+
+def test_drafts_stay_within_a_grammar(v2: EngineProcess, tally: Tally) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "size": {"type": "integer"}},
+        "required": ["name", "size"],
+        "additionalProperties": False,
+    }
+    prompt = '{"name": "red", "size": 1}\n{"name": "red", "size": 1}\n'
+    params = {"temperature": 0, "max_tokens": 20, "json_schema": schema}
+    want = v2.generate([prompt], {**params, **PLAIN}).results[0]
+    before = v2.metrics()
+    got = v2.generate([prompt, VARIED["repeat-numbers"]], [params, GREEDY]).results[0]
+    assert (v2.metrics() - before).accepted_tokens > 0
+    check_greedy(v2, tally, "with a grammar", want.prompt_token_ids, want.only, got.only)
+
+
+def test_answers_at_a_temperature_have_drafts_too(v2: EngineProcess) -> None:
+    prompts = [VARIED[name] for name in ("repeat-line", "repeat-numbers")]
+    before = v2.metrics()
+    got = v2.generate(prompts, {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16})
+    assert (v2.metrics() - before).accepted_tokens > 0
+    for result in got.results:
+        for step in result.only.steps:
+            assert step.sampled[: step.accepted] == step.draft[: step.accepted]
+    assert v2.metrics().own["adapter_faults"] == 0

@@ -266,7 +266,11 @@ def test_the_wrappers_pass_on_what_is_not_ours() -> None:
     assert runner.take_draft_token_ids() is None
 
 
-def test_init_speculator_is_wrapped_once_and_in_both_places() -> None:
+def test_init_speculator_is_wrapped_once_and_in_both_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requirements, "require", lambda: None)
+
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> str:
         return "vLLM's own"
 
@@ -279,7 +283,8 @@ def test_init_speculator_is_wrapped_once_and_in_both_places() -> None:
         assert package.init_speculator.__wrapped__ is init_speculator  # type: ignore[attr-defined]
         theirs = SimpleNamespace(speculative_config=SimpleNamespace(method="ngram", model="ngram"))
         assert package.init_speculator(theirs, None, None) == "vLLM's own"  # type: ignore[attr-defined]
-    ours = SimpleNamespace(**translate(GOOD))
+    ours = SimpleNamespace(**vllm_v2.prepare(SimpleNamespace(), translate(GOOD)))
+    assert ours.method == "ngram"
     choice = choice_of(SimpleNamespace(speculative_config=ours))
     assert choice is not None
     assert choice.name == "null"
@@ -300,18 +305,29 @@ def test_what_v2_cannot_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPa
         spec_method = spec_tokens = spec_model = None
 
         def create_speculative_config(self, *_: Any) -> Any:
-            return self.speculative_config
+            return SimpleNamespace(**self.speculative_config)
 
     monkeypatch.setenv(vllm_v2.VARIABLE, "1")
     monkeypatch.setattr(v1_install.requirements, "require", lambda: "")
-    monkeypatch.setattr(requirements, "require", lambda: "")
+    monkeypatch.setattr(requirements, "require", lambda: None)
     create = v1_install.wrap(EngineArgs.create_speculative_config)
+    made = create(EngineArgs(speculative_config=GOOD))
+    assert made.method == vllm_v2.CARRIER
+    # Run by vLLM itself, it would refuse to start.
+    assert made.prompt_lookup_min == made.prompt_lookup_max == 0
+    adaptive = {
+        **{"method": "specplug.adaptive", "num_speculative_tokens": 4},
+        "specplug": {"inner": {"method": "ngram"}},
+    }
+    assert create(EngineArgs(speculative_config=adaptive, scheduler_cls=None)) == SimpleNamespace(
+        method="ngram", num_speculative_tokens=4
+    )
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         given = EngineArgs(speculative_config=GOOD, **{name: 2})
         with pytest.raises(SettingsError, match=f"{name}=2.*unset VLLM_USE_V2_MODEL_RUNNER"):
             create(given)
         monkeypatch.delenv(vllm_v2.VARIABLE)
-        assert create(given) == translate(GOOD)
+        assert create(given) == SimpleNamespace(**translate(GOOD))
         monkeypatch.setenv(vllm_v2.VARIABLE, "1")
 
 
