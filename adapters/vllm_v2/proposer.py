@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -75,7 +76,11 @@ class V2Proposer(VllmProposer):
         try:
             histories = [
                 self.histories.follow(
-                    request_id, int(lengths[i]), int(sampled[i]), tails[i], lambda i=i: read(i)
+                    request_id,
+                    int(lengths[i]),
+                    int(sampled[i]),
+                    tails[i],
+                    functools.partial(read, i),
                 )
                 for i, request_id in enumerate(request_ids)
             ]

@@ -19,9 +19,7 @@ WIDTH = 5
 ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "PYTHONPATH": os.pathsep.join(
-        filter(
-            None, [str(Path(__file__).parent / "triton_cpu"), os.environ.get("PYTHONPATH", "")]
-        )
+        filter(None, [str(Path(__file__).parent / "triton_cpu"), os.environ.get("PYTHONPATH", "")])
     ),
 }
 SPECULATION = {

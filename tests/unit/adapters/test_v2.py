@@ -336,5 +336,5 @@ def test_a_vllm_whose_v2_runner_is_another_is_refused(monkeypatch: pytest.Monkey
         problem="vllm.x has no y", symbol=SimpleNamespace(required=True, purpose="")
     )
     monkeypatch.setattr(requirements, "examine", lambda: (problem,))
-    with pytest.raises(HostMismatchError, match="V2 model runner, .*has no y.*unset"):
+    with pytest.raises(HostMismatchError, match=r"V2 model runner, .*has no y.*unset"):
         requirements.require()
