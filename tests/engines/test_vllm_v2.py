@@ -121,8 +121,8 @@ def test_preempted_requests_come_back_and_say_the_same(v2: EngineProcess, tally:
     gained = v2.metrics() - before
     assert gained.preemptions > 0, "the cache was large enough after all"
     assert gained.accepted_tokens > 20
-    for number, (prompt, result) in enumerate(zip(prompts, got.results, strict=True)):
-        want = v2.generate([prompt], {**params, **PLAIN}).results[0]
+    plain = v2.generate(prompts, {**params, **PLAIN})
+    for number, (want, result) in enumerate(zip(plain.results, got.results, strict=True)):
         check_greedy(
             v2, tally, f"preempted {number}", want.prompt_token_ids, want.only, result.only
         )
@@ -147,9 +147,10 @@ def test_drafts_stay_within_a_grammar(v2: EngineProcess, tally: Tally) -> None:
 
 
 def test_answers_at_a_temperature_have_drafts_too(v2: EngineProcess) -> None:
+    """Without top-k and top-p, whose kernel the interpreter cannot run."""
     prompts = [VARIED[name] for name in ("repeat-line", "repeat-numbers")]
     before = v2.metrics()
-    got = v2.generate(prompts, {"temperature": 0.7, "top_p": 0.9, "max_tokens": 16})
+    got = v2.generate(prompts, {"temperature": 1.0, "max_tokens": 16})
     assert (v2.metrics() - before).accepted_tokens > 0
     for result in got.results:
         for step in result.only.steps:

@@ -1,8 +1,8 @@
 """Lets vLLM's V2 model runner run on a CPU: put this folder first on PYTHONPATH.
 
 V2 needs Triton, and on a CPU a backend of Triton called "cpu", which is not published. Its kernels run in Triton's own
-interpreter instead, slowly; vLLM only asks whether the backend is there. The interpreter takes no masks of integers, which
-compiled Triton does and some kernels of vLLM have (grammars, ngram), so they are cast.
+interpreter instead, slowly; vLLM only asks whether the backend is there. The interpreter takes no masks of integers,
+which compiled Triton does and some kernels of vLLM have (grammars, ngram), so they are cast.
 """
 
 from __future__ import annotations
