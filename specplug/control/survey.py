@@ -15,9 +15,13 @@ FloatArray = NDArray[np.float64]
 #: first and at most.
 SURVEY_FIRST, SURVEY_MOST, SURVEY_STEPS = 16, 512, 3
 
-#: Steps of which one asks whether a longer plan may be better; steps between two trials about as long, at first and at
-#: most; how many standard deviations less it may cost; and how much better the plan would have to be then.
-ASKED, TRIAL_FIRST, TRIAL_MOST, HOPE, WORTH = 2, 4, 512, 2.0, 1.05
+#: Steps until it is asked again whether a longer plan may be better, at first and at most: asking takes as long as
+#: planning, and is of no use while nothing changes.
+ASKED_FIRST, ASKED_MOST = 2, 16
+
+#: Steps between two trials about as long, at first and at most; how many standard deviations less it may cost; and how
+#: much better the plan would have to be then.
+TRIAL_FIRST, TRIAL_MOST, HOPE, WORTH = 4, 512, 2.0, 1.05
 
 
 class Survey:
@@ -57,6 +61,7 @@ class Trials:
 
     def __init__(self) -> None:
         self._steps = 0
+        self._ask, self._wait = 0, ASKED_FIRST
         self._due = [0] * (len(KNOTS) + 1)
         self._patience = [TRIAL_FIRST] * (len(KNOTS) + 1)
 
@@ -81,8 +86,10 @@ class Trials:
         if plan.total >= len(costs) - 1:
             return None
         self._steps += 1
-        if self._steps % ASKED:
+        if self._steps < self._ask:
             return None
+        self._ask = self._steps + self._wait
+        self._wait = min(2 * self._wait, ASKED_MOST)
         hopeful = np.maximum(costs - HOPE * cost.doubt(base, len(costs) - 1), costs[0])
         hopeful[1:][costs[1:] > most_cost] = np.inf  # a promised step time is kept by what is known
         other = spend(survival, hopeful, margin=WORTH - 1.0, latency=latency)
@@ -91,6 +98,7 @@ class Trials:
         place = int(np.searchsorted(KNOTS, base + other.total))
         if self._steps < self._due[place]:
             return None
+        self._ask, self._wait = 0, ASKED_FIRST
         self._due[place] = self._steps + self._patience[place]
         self._patience[place] = min(2 * self._patience[place], TRIAL_MOST)
         return other._replace(ratio=other.ratio * float(costs[0] / costs[other.total]))
