@@ -130,6 +130,19 @@ def refuse(parallel_replicas: int, inner: Mapping[str, Any], dynamic: bool) -> N
         )
 
 
+def refuse_v2(inner: str) -> None:
+    """Refuse an inner method in the V2 model runner if its drafts do not reach the scheduler there.
+
+    Raises:
+        SettingsError: one of :data:`INNER`.
+    """
+    if inner in INNER:
+        raise SettingsError(
+            f"{METHOD}: in vLLM's V2 model runner the drafts of {inner!r} stay on the device, so that nothing can be "
+            "learned from them and nothing cut; set VLLM_USE_V2_MODEL_RUNNER=0, and vLLM takes its V1 model runner"
+        )
+
+
 class Governor:
     """The controller beside one scheduler; requests by vLLM's internal id. Nothing in here raises.
 
@@ -240,6 +253,9 @@ def scheduler_class(packed: Mapping[str, Any]) -> type:
     class GovernedScheduler(Scheduler):  # type: ignore[misc, unused-ignore]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            # vLLM may choose that runner by itself, which only its complete configuration knows.
+            if getattr(self.vllm_config, "use_v2_model_runner", False):
+                refuse_v2(self.vllm_config.speculative_config.method)
             width = int(self.num_spec_tokens)
             most = int(self.scheduler_config.max_num_seqs)
             governor = Governor(control, max(1, width), most, self)

@@ -10,7 +10,7 @@ from typing import Any
 from specplug import registry
 from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import metrics, requirements, salts
-from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse
+from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse, refuse_v2
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
 from specplug.adapters.vllm_v1.options import is_ours, translate, unpack
 from specplug.adapters.vllm_v1.setup import tokenizer_digest
@@ -55,6 +55,8 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             translated, scheduler = translate_adaptive(config)
             replicas = int(getattr(self, "data_parallel_size", 1) or 1)
             refuse(replicas, translated, requirements.has_dynamic_lengths())
+            if _v2_chosen():
+                refuse_v2(translated["method"])
             if getattr(self, "scheduler_cls", None) is not None:
                 raise SettingsError(
                     f"{config['method']} brings a scheduler class of its own, but scheduler_cls is "
@@ -84,6 +86,12 @@ def _for_runner(engine_args: Any, config: Any, translated: Any) -> Any:
     if translated is config or not vllm_v2.chosen():
         return translated
     return vllm_v2.prepare(engine_args, translated)
+
+
+def _v2_chosen() -> bool:
+    from specplug.adapters import vllm_v2
+
+    return vllm_v2.chosen()
 
 
 def _sealed(made: Any) -> Any:

@@ -285,11 +285,16 @@ class VllmProposer:
                 "specplug: %d failures, nothing is drafted any more in this process", MAX_FAULTS
             )
         for request_id in ids:
+            salt = self._salts.get(request_id)
             try:
                 # Half-observed: start afresh at the next step, and let nobody else read it.
                 self._end_all([request_id], keep=False)
             except Exception:  # noqa: BLE001  the state that failed may fail again; its request still must go on
                 self.faults = MAX_FAULTS
+            if (
+                salt is not None
+            ):  # it arrives with the request, once, and says who may read the text
+                self._salts[request_id] = salt
 
 
 _running = weakref.WeakSet()

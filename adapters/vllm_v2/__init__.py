@@ -18,8 +18,11 @@ CARRIER = "ngram"
 
 
 def chosen() -> bool:
-    """Whether the user asked for the V2 runner. Without that, vLLM runs a method of ours in V1."""
-    return os.environ.get(VARIABLE, "").strip().lower() in ("1", "true")
+    """Whether the user asked for the V2 runner, read as vLLM does. Without that, it runs a method of ours in V1."""
+    try:
+        return bool(int(os.environ.get(VARIABLE, "0")))
+    except ValueError:  # vLLM itself refuses to start
+        return False
 
 
 def prepare(engine_args: Any, translated: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def seal(made: Any) -> Any:
     """A ``SpeculativeConfig`` of ours whose carrier cannot run by itself; others as they are.
 
     Without our plugin in the worker, vLLM would run its own method under our name. At length 0, which vLLM's check of
-    the user's settings does not let in, that one refuses to start.
+    the user's settings does not let in, that of the V2 runner refuses to start.
     """
     from specplug.adapters.vllm_v2.door import is_carried
 

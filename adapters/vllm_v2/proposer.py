@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from specplug.adapters.vllm_v1.proposer import VllmProposer
 from specplug.adapters.vllm_v2.histories import Histories
 from specplug.types import IntArray, TokenArray
 
-#: Requests that vLLM makes up to warm its kernels; their tokens are nobody's text.
-_WARM_UP = ("_v2_mixed_warmup", "_warmup_")
+#: Requests that vLLM makes up to warm its kernels; their tokens are nobody's text, their times no step's.
+_WARM_UP = ("_v2_mixed_warmup", "_warmup_", "_sparse_mla_v2_warmup")
 
 
 class _Rows:
@@ -63,6 +64,7 @@ class V2Proposer(VllmProposer):
         sampled: IntArray,
         tails: IntArray,
         read: Callable[[int], TokenArray],
+        most: int,
     ) -> list[list[int]]:
         """Drafts for every row of the batch; does not raise.
 
@@ -72,7 +74,9 @@ class V2Proposer(VllmProposer):
             sampled: int32 ``[B]``, how many of them the step made certain; 0 in prefill, where nothing is drafted.
             tails: int32 ``[B, w]``, the last tokens of each.
             read: all tokens of a row, from the device.
+            most: tokens per draft at this step, whatever was heard of vLLM's schedule before.
         """
+        began = time.perf_counter_ns()
         try:
             histories = [
                 self.histories.follow(
@@ -90,7 +94,8 @@ class V2Proposer(VllmProposer):
         self.runner.input_batch.req_ids = list(request_ids)
         # V1 asks of each row only how many tokens there are.
         new = [range(count) for count in np.asarray(sampled).tolist()]
-        return self.propose(new, lengths, _Rows(histories))
+        self._hook_time += time.perf_counter_ns() - began
+        return [draft[:most] for draft in self.propose(new, lengths, _Rows(histories))]
 
     def failed(self, where: str, request_ids: Sequence[str]) -> None:
         """Called while an exception is handled: it is logged once and counted, and the requests begin anew."""
@@ -117,6 +122,12 @@ class V2Proposer(VllmProposer):
         self.histories.begin(request_id, new.prefill_token_ids)
         if request_id.startswith(_WARM_UP):
             self._withheld.add(request_id)
+
+    def _time(self, sampled: Any, lengths: Any) -> None:
+        if not any(
+            request_id.startswith(_WARM_UP) for request_id in self.runner.input_batch.req_ids
+        ):
+            super()._time(sampled, lengths)
 
     def _attach(self, runner: Any) -> None:
         """V2 asks its speculator at every step; there is nothing to change in the runner."""

@@ -29,7 +29,7 @@ SYMBOLS: tuple[HostSymbol, ...] = (
         "BaseSpeculator.propose",
         (
             *("input_batch", "attn_metadata", "slot_mappings", "last_hidden_states"),
-            *("aux_hidden_states", "num_sampled"),
+            *("aux_hidden_states", "num_sampled", "num_speculative_tokens"),
         ),
         purpose="implemented: asked for drafts after each step",
     ),
@@ -47,6 +47,7 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     HostSymbol(_RUNNER, "GPUModelRunner.speculator", purpose="read: is it ours"),
     HostSymbol(_STATES, "RequestState.all_token_ids", purpose="read: the tokens of each request"),
     HostSymbol(_STATES, "RequestState.total_len", purpose="read: how many they are"),
+    HostSymbol(_BATCH, "InputBatch.num_reqs", purpose="read: rows of the step"),
     HostSymbol(_BATCH, "InputBatch.req_ids", purpose="read: request of each row"),
     HostSymbol(_BATCH, "InputBatch.idx_mapping", purpose="read: where its state is"),
     HostSymbol(_OUTPUT, "NewRequestData.prefill_token_ids", purpose="read: tokens of a newcomer"),

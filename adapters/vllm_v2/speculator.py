@@ -55,8 +55,8 @@ class Exchange(Held):
         """No drafts, int64 ``[rows, K]``: for steps that vLLM makes up to measure or to warm up."""
         return self._out[:rows].fill_(PADDING)
 
-    def step(self, batch: Any, num_sampled: Any) -> Any:
-        """Drafts of a real step, int64 ``[B, K]`` on the device, padded with :data:`PADDING`."""
+    def step(self, batch: Any, num_sampled: Any, most: int) -> Any:
+        """Drafts of a real step, int64 ``[B, K]`` on the device, at most ``most`` tokens each, then :data:`PADDING`."""
         rows = batch.num_reqs
         ids = list(batch.req_ids[:rows])
         try:
@@ -67,7 +67,7 @@ class Exchange(Held):
             self._taken = (ids, [[] for _ in ids])
             return self.empty(rows)
         drafts = self.proposer.drafts(
-            ids, seen[:, 1], seen[:, 0], seen[:, 2:], lambda row: self._read(index, row)
+            ids, seen[:, 1], seen[:, 0], seen[:, 2:], lambda row: self._read(index, row), most
         )
         self._taken = (ids, drafts)
         written = self._host_out.numpy()[:rows]
@@ -139,6 +139,7 @@ def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any
             aux_hidden_states: Any,
             num_sampled: Any,
             *unused: Any,
+            num_speculative_tokens: int | None = None,
             dummy_run: bool = False,
             is_profile: bool = False,
             **others: Any,
@@ -146,6 +147,7 @@ def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any
             """Drafts, int64 ``[B, K]``; see :meth:`Exchange.step`."""
             if dummy_run or is_profile:
                 return self.empty(input_batch.num_reqs)
-            return self.step(input_batch, num_sampled)
+            most = width if num_speculative_tokens is None else num_speculative_tokens
+            return self.step(input_batch, num_sampled, most)
 
     return Speculator(V2Proposer(vllm_config, choice), requests, width, device, req_states)

@@ -101,4 +101,4 @@ class Trials:
         self._ask, self._wait = 0, ASKED_FIRST
         self._due[place] = self._steps + self._patience[place]
         self._patience[place] = min(2 * self._patience[place], TRIAL_MOST)
-        return other._replace(ratio=other.ratio * float(costs[0] / costs[other.total]))
+        return other._replace(ratio=other.ratio * float(hopeful[other.total] / costs[other.total]))

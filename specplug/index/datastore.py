@@ -109,7 +109,7 @@ class Datastore:
         Not thread-safe: what it works with is allocated once. At most ``MAX_FOUND`` are found, whatever ``most`` says.
         """
         shelf = self.shelf
-        ending = np.ascontiguousarray(context, np.int32)
+        ending = np.ascontiguousarray(context[-layout.MAX_DEPTH :], np.int32)
         if not ending.flags.carray:  # read-only: would be compiled anew
             ending = ending.copy()
         # Not kept and copied: what is found is written where the caller gets it.

@@ -102,7 +102,9 @@ def test_an_aborted_request_leaves_and_the_others_go_on(
 ) -> None:
     plain, _, _ = served
     names = ("repeat-line", "repeat-numbers")
-    got = v2.generate([VARIED[name] for name in names], GREEDY, abort_after={0: 4})
+    # Far more tokens than the cancellation can be late.
+    params = [{**GREEDY, "max_tokens": 150}, GREEDY]
+    got = v2.generate([VARIED[name] for name in names], params, abort_after={0: 4})
     assert got.results[0].only.finish_reason == "abort"
     want = plain.results[NAMES.index("repeat-numbers")]
     check_greedy(
@@ -140,9 +142,8 @@ def test_drafts_stay_within_a_grammar(v2: EngineProcess, tally: Tally) -> None:
     prompt = '{"name": "red", "size": 1}\n{"name": "red", "size": 1}\n'
     params = {"temperature": 0, "max_tokens": 20, "json_schema": schema}
     want = v2.generate([prompt], {**params, **PLAIN}).results[0]
-    before = v2.metrics()
     got = v2.generate([prompt, VARIED["repeat-numbers"]], [params, GREEDY]).results[0]
-    assert (v2.metrics() - before).accepted_tokens > 0
+    assert sum(step.accepted for step in got.only.steps) > 0
     check_greedy(v2, tally, "with a grammar", want.prompt_token_ids, want.only, got.only)
 
 
@@ -151,7 +152,7 @@ def test_answers_at_a_temperature_have_drafts_too(v2: EngineProcess) -> None:
     prompts = [VARIED[name] for name in ("repeat-line", "repeat-numbers")]
     before = v2.metrics()
     got = v2.generate(prompts, {"temperature": 1.0, "max_tokens": 16})
-    assert (v2.metrics() - before).accepted_tokens > 0
+    assert (v2.metrics() - before).draft_tokens > 0
     for result in got.results:
         for step in result.only.steps:
             assert step.sampled[: step.accepted] == step.draft[: step.accepted]

@@ -27,7 +27,7 @@ class Recorder:
     def failed(self, where: str, request_ids: list[str]) -> None:
         self.failures.append((where, request_ids))
 
-    def drafts(self, ids: Any, lengths: Any, sampled: Any, tails: Any, read: Any) -> Any:
+    def drafts(self, ids: Any, lengths: Any, sampled: Any, tails: Any, read: Any, most: int) -> Any:
         self.seen = (
             ids,
             *(np.array(each) for each in (lengths, sampled, tails)),
@@ -62,7 +62,7 @@ def test_the_proposer_sees_what_the_device_has_and_its_drafts_come_back_padded()
         drafts = [rng.integers(1, 1000, rng.integers(0, WIDTH + 1)).tolist() for _ in rows]
         recorder.answer = drafts
         sampled = torch.from_numpy(rng.integers(0, WIDTH + 2, len(rows)).astype(np.int32))
-        out = exchange.step(batch(rows), sampled)
+        out = exchange.step(batch(rows), sampled, WIDTH)
         ids, lengths, counts, tails, read = recorder.seen
         assert ids == [f"r{row}" for row in rows]
         assert counts.tolist() == sampled.tolist()
@@ -83,9 +83,11 @@ def test_what_vllm_writes_behind_a_shorter_draft_does_not_stay() -> None:
     recorder = Recorder()
     exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", states(np.random.default_rng(3)))  # type: ignore[arg-type]
     recorder.answer = [[5, 6, 7, 8]]
-    exchange.step(batch([2]), torch.ones(1, dtype=torch.int32))[:, 2:] = -1
+    exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)[:, 2:] = -1
     recorder.answer = [[9]]
-    assert exchange.step(batch([2]), torch.ones(1, dtype=torch.int32)).tolist() == [[9, 0, 0, 0]]
+    assert exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH).tolist() == [
+        [9, 0, 0, 0]
+    ]
     assert exchange.empty(3).tolist() == [[PADDING] * WIDTH] * 3
 
 
@@ -93,7 +95,7 @@ def test_drafts_that_nobody_took_are_void_with_the_next_step() -> None:
     recorder = Recorder()
     exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", states(np.random.default_rng(3)))  # type: ignore[arg-type]
     recorder.answer = [[5]]
-    exchange.step(batch([2]), torch.ones(1, dtype=torch.int32))
+    exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)
     exchange.after_update(None, None)
     assert exchange.take() is None
 
@@ -101,7 +103,7 @@ def test_drafts_that_nobody_took_are_void_with_the_next_step() -> None:
 def test_a_device_that_cannot_be_read_costs_the_drafts_of_the_step() -> None:
     recorder = Recorder()
     exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", SimpleNamespace())  # type: ignore[arg-type]
-    out = exchange.step(batch([1, 4]), torch.ones(2, dtype=torch.int32))
+    out = exchange.step(batch([1, 4]), torch.ones(2, dtype=torch.int32), WIDTH)
     assert out.tolist() == [[PADDING] * WIDTH] * 2
     assert exchange.take() == (["r1", "r4"], [[], []])
     assert recorder.failures == [("fetch", ["r1", "r4"])]

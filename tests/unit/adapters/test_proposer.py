@@ -203,6 +203,28 @@ def test_requests_of_different_salts_are_kept_apart(make: Any) -> None:
     assert adapter._salts == {}
 
 
+def test_a_salted_request_that_met_a_fault_does_not_join_those_without_a_salt(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, adapter = make()
+    host.add("a", PROMPT, attached={"specplug_cache_salt": "s1"})
+    host.step()
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("half observed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adapter.session, "step", broken)
+        host.step()
+    host.step()
+    first, again = (r.namespace for r in adapter.session.proposer.started)
+    assert first == again
+    assert first.startswith("salt=")
+    host.end("a")
+    host.step()
+    assert adapter._salts == {}
+
+
 def test_image_placeholders_are_separators(make: Any) -> None:
     from types import SimpleNamespace
 

@@ -44,6 +44,7 @@ class GPUModelRunner:
         self.tokens: dict[int, list[int]] = {}
         self.drafts: dict[str, list[int]] = {}
         self.accepted = 0
+        self.most = WIDTH
 
     def step(
         self,
@@ -67,7 +68,12 @@ class GPUModelRunner:
         tails = np.array([([0] * WIDTH + t)[-WIDTH - 1 :] for t in every], np.int32)
         lengths = np.array([len(t) for t in every], np.int32)
         drafts = self.proposer.drafts(
-            ids, lengths, np.array(sampled, np.int32), tails, lambda row: _array(every[row])
+            ids,
+            lengths,
+            np.array(sampled, np.int32),
+            tails,
+            lambda row: _array(every[row]),
+            self.most,
         )
         self.drafts = dict(zip(ids, drafts, strict=True))
         return self.drafts
@@ -111,12 +117,14 @@ def modules(**members: Any) -> Iterator[None]:
     for name, content in members.items():
         sys.modules[name] = types.ModuleType(name)
         vars(sys.modules[name]).update(content)
-    yield
-    for name, module in before.items():
-        if module is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = module
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
 
 
 class _Bare:
@@ -210,6 +218,31 @@ def test_requests_that_warm_up_kernels_are_nobodys_text(runner: GPUModelRunner) 
     assert session.stats.started == 0
 
 
+def test_steps_that_warm_up_kernels_teach_the_controller_nothing(
+    runner: GPUModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(runner.proposer._cap.inner, "timed", told.append, raising=False)
+    runner.step(new=[("_warmup_0_", PROMPT, len(PROMPT))])
+    for _ in range(4):
+        runner.step()
+    assert not told
+    runner.step(finished=["_warmup_0_"], new=[("a", PROMPT, len(PROMPT))])
+    for _ in range(4):
+        runner.step()
+    assert told
+
+
+def test_no_draft_is_longer_than_this_step_has_room_for(runner: GPUModelRunner) -> None:
+    """vLLM writes -1 behind it, which must not be verified."""
+    runner.step(new=[("a", PROMPT, len(PROMPT))])
+    assert len(runner.step()["a"]) > 1
+    runner.most = 1
+    assert len(runner.step()["a"]) == 1
+    runner.most = 0
+    assert runner.step()["a"] == []
+
+
 def test_a_broken_step_decodes_plainly_and_the_next_one_drafts(runner: GPUModelRunner) -> None:
     runner.step(new=[("a", PROMPT, len(PROMPT))])
     whole, runner.proposer.histories = runner.proposer.histories, None  # type: ignore[assignment]
@@ -295,7 +328,7 @@ def test_init_speculator_is_wrapped_once_and_in_both_places(
 def test_the_runner_is_v2_only_if_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(vllm_v2.VARIABLE, raising=False)
     assert not vllm_v2.chosen()
-    for value, expected in (("1", True), ("true", True), ("0", False), ("", False)):
+    for value, expected in (("1", True), ("2", True), ("0", False), ("", False), ("true", False)):
         monkeypatch.setenv(vllm_v2.VARIABLE, value)
         assert vllm_v2.chosen() is expected
 
@@ -319,9 +352,10 @@ def test_what_v2_cannot_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPa
         **{"method": "specplug.adaptive", "num_speculative_tokens": 4},
         "specplug": {"inner": {"method": "ngram"}},
     }
-    assert create(EngineArgs(speculative_config=adaptive, scheduler_cls=None)) == SimpleNamespace(
-        method="ngram", num_speculative_tokens=4
-    )
+    with pytest.raises(
+        SettingsError, match=r"'ngram' stay on the device.*VLLM_USE_V2_MODEL_RUNNER=0"
+    ):
+        create(EngineArgs(speculative_config=adaptive, scheduler_cls=None))
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         given = EngineArgs(speculative_config=GOOD, **{name: 2})
         with pytest.raises(SettingsError, match=f"{name}=2.*unset VLLM_USE_V2_MODEL_RUNNER"):

@@ -11,6 +11,7 @@ from specplug.cli import main
 
 
 def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
     path, picture = tmp_path / "grid.json", tmp_path / "grid.svg"
     code = main(
         [
