@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +85,30 @@ def test_a_second_scheduler_class_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     theirs = SimpleNamespace(speculative_config=GOOD, scheduler_cls="mine.Scheduler")
     with pytest.raises(SettingsError, match=r"mine\.Scheduler"):
         wrapped(theirs)
+
+
+def test_a_v2_runner_that_vllm_took_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the scheduler gets placeholders in place of drafts: nothing would be cut, and all would seem rejected."""
+
+    class Scheduler:
+        def __init__(self, vllm_config: Any) -> None:
+            self.vllm_config = vllm_config
+            self.num_spec_tokens = 8
+            self.scheduler_config = SimpleNamespace(max_num_seqs=2)
+
+    module = types.ModuleType("vllm.v1.core.sched.scheduler")
+    monkeypatch.setattr(module, "Scheduler", Scheduler, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(adaptive, "Governor", lambda *_: SimpleNamespace())
+    _, path = adaptive.translate(GOOD)
+    made = getattr(adaptive, path.rpartition(".")[2])
+    config = SimpleNamespace(
+        use_v2_model_runner=False, speculative_config=SimpleNamespace(method="ngram")
+    )
+    assert made(config).governor
+    config.use_v2_model_runner = True
+    with pytest.raises(SettingsError, match=r"'ngram' stay on the device.*RUNNER=0"):
+        made(config)
 
 
 class Clock:
