@@ -29,7 +29,7 @@ SYMBOLS: tuple[HostSymbol, ...] = (
         "BaseSpeculator.propose",
         (
             *("input_batch", "attn_metadata", "slot_mappings", "last_hidden_states"),
-            *("aux_hidden_states", "num_sampled", "num_speculative_tokens"),
+            *("aux_hidden_states", "num_sampled"),
         ),
         purpose="implemented: asked for drafts after each step",
     ),
