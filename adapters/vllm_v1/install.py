@@ -44,7 +44,9 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        config = _merged(self)
+        from specplug.adapters import vllm_v2
+
+        config, v2 = _merged(self), vllm_v2.chosen()
         if is_ours(config):
             warning = requirements.require()
             if warning:
@@ -55,7 +57,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             translated, scheduler = translate_adaptive(config)
             replicas = int(getattr(self, "data_parallel_size", 1) or 1)
             refuse(replicas, translated, requirements.has_dynamic_lengths())
-            if _v2_chosen():
+            if v2:
                 refuse_v2(translated["method"])
             if getattr(self, "scheduler_cls", None) is not None:
                 raise SettingsError(
@@ -64,8 +66,10 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                 )
             self.scheduler_cls = scheduler
         else:
-            translated = _for_runner(self, config, translate(config))
+            translated = translate(config)
             if translated is not config:
+                if v2:
+                    translated = vllm_v2.prepare(self, translated)
                 _preflight(translated, kwargs.get("target_model_config", args[0] if args else None))
         if translated is not config:
             self.speculative_config = translated
@@ -73,31 +77,11 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             for attribute in ("spec_method", "spec_tokens"):
                 if getattr(self, attribute, None) is not None:
                     setattr(self, attribute, None)
-        return _sealed(original(self, *args, **kwargs))
+        made = original(self, *args, **kwargs)
+        return vllm_v2.seal(made) if v2 else made
 
     setattr(create_speculative_config, _MARK, True)
     return create_speculative_config
-
-
-def _for_runner(engine_args: Any, config: Any, translated: Any) -> Any:
-    """What vLLM gets; where the user chose its V2 runner, in the form that V2 lets in."""
-    from specplug.adapters import vllm_v2
-
-    if translated is config or not vllm_v2.chosen():
-        return translated
-    return vllm_v2.prepare(engine_args, translated)
-
-
-def _v2_chosen() -> bool:
-    from specplug.adapters import vllm_v2
-
-    return vllm_v2.chosen()
-
-
-def _sealed(made: Any) -> Any:
-    from specplug.adapters import vllm_v2
-
-    return vllm_v2.seal(made) if vllm_v2.chosen() else made
 
 
 def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:

@@ -291,9 +291,8 @@ class VllmProposer:
                 self._end_all([request_id], keep=False)
             except Exception:  # noqa: BLE001  the state that failed may fail again; its request still must go on
                 self.faults = MAX_FAULTS
-            if (
-                salt is not None
-            ):  # it arrives with the request, once, and says who may read the text
+            # It arrives with the request, once, and says who may read the text.
+            if salt is not None:
                 self._salts[request_id] = salt
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from specplug.adapters.vllm_v1 import host_faults
 from specplug.adapters.vllm_v1.options import Choice
 from specplug.adapters.vllm_v1.proposer import VllmProposer
@@ -78,22 +76,18 @@ class V2Proposer(VllmProposer):
         """
         began = time.perf_counter_ns()
         try:
+            counts = sampled.tolist()
+            every = zip(request_ids, lengths.tolist(), counts, tails, strict=True)
             histories = [
-                self.histories.follow(
-                    request_id,
-                    int(lengths[i]),
-                    int(sampled[i]),
-                    tails[i],
-                    functools.partial(read, i),
-                )
-                for i, request_id in enumerate(request_ids)
+                self.histories.follow(request_id, length, count, tail, functools.partial(read, row))
+                for row, (request_id, length, count, tail) in enumerate(every)
             ]
         except Exception:  # noqa: BLE001  a draft is never worth a request: this step decodes plainly
             self.failed("follow", request_ids)
             return [[] for _ in request_ids]
         self.runner.input_batch.req_ids = list(request_ids)
         # V1 asks of each row only how many tokens there are.
-        new = [range(count) for count in np.asarray(sampled).tolist()]
+        new = [range(count) for count in counts]
         self._hook_time += time.perf_counter_ns() - began
         return [draft[:most] for draft in self.propose(new, lengths, _Rows(histories))]
 
@@ -124,9 +118,8 @@ class V2Proposer(VllmProposer):
             self._withheld.add(request_id)
 
     def _time(self, sampled: Any, lengths: Any) -> None:
-        if not any(
-            request_id.startswith(_WARM_UP) for request_id in self.runner.input_batch.req_ids
-        ):
+        # vLLM warms up before it serves: a batch holds only such requests or none.
+        if not next(iter(self.runner.input_batch.req_ids), "").startswith(_WARM_UP):
             super()._time(sampled, lengths)
 
     def _attach(self, runner: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -239,6 +239,13 @@ def stub_vllm(tensor_parallel_rank: int = 0) -> Iterator[None]:
             "get_tensor_model_parallel_rank": lambda: tensor_parallel_rank
         },
     }
+    with stub_modules(modules):
+        yield
+
+
+@contextmanager
+def stub_modules(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Within it, modules of these dotted names are imported with these members; afterwards all is as before."""
     before = {name: sys.modules.get(name) for name in modules}
     for name, members in modules.items():
         module = types.ModuleType(name)

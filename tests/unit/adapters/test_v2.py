@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +23,7 @@ from specplug.testing.stub_host import (
     configuration,
     periodic_target,
     plain_continuation,
+    stub_modules,
     stub_vllm,
 )
 from specplug.types import TOKEN_DTYPE, TokenArray
@@ -110,23 +109,6 @@ def _array(tokens: Sequence[int]) -> TokenArray:
     return np.array(tokens, TOKEN_DTYPE)
 
 
-@contextmanager
-def modules(**members: Any) -> Iterator[None]:
-    """Modules that an import finds, by dotted name."""
-    before = {name: sys.modules.get(name) for name in members}
-    for name, content in members.items():
-        sys.modules[name] = types.ModuleType(name)
-        vars(sys.modules[name]).update(content)
-    try:
-        yield
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
-
-
 class _Bare:
     """A runner class to be wrapped."""
 
@@ -143,7 +125,7 @@ class _Bare:
 def runner() -> GPUModelRunner:
     """A runner with our proposer, which copies from the history."""
     config = configuration(max_draft=WIDTH, max_requests=4)
-    with stub_vllm(), modules(**{door.RUNNER: {"GPUModelRunner": _Bare}}):
+    with stub_vllm(), stub_modules({door.RUNNER: {"GPUModelRunner": _Bare}}):
         proposer = V2Proposer(config, Choice("specplug.testing.toys:CopyProposer", {}, None))
     return GPUModelRunner(proposer)
 
@@ -308,7 +290,7 @@ def test_init_speculator_is_wrapped_once_and_in_both_places(
         return "vLLM's own"
 
     members = {"init_speculator": init_speculator}
-    with modules(**{door.PACKAGE: members, door.RUNNER: members}):
+    with stub_modules({door.PACKAGE: members, door.RUNNER: members}):
         for _ in range(2):
             door.install()
         package, runner = (sys.modules[name] for name in (door.PACKAGE, door.RUNNER))

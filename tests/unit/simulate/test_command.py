@@ -11,22 +11,28 @@ from specplug.cli import main
 
 
 def test_a_small_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    path, picture = tmp_path / "grid.json", tmp_path / "grid.svg"
+    path = tmp_path / "grid.json"
     code = main(
         [
             *("simulate", "grid", "--hardware", "cpu-f32", "--requests", "2", "--tokens", "300"),
-            *("--json", str(path), "--plot", str(picture)),
+            *("--json", str(path)),
         ]
     )
     assert code == 0
-    assert "</svg>" in picture.read_text()
     rows = json.loads(path.read_text())["grid"]
     assert [row["workload"] for row in rows] == ["chat", "code edit", "agent", "mixed"]
     assert all(row["best/none"] >= 1.0 for row in rows)
     shown = capsys.readouterr().out
     assert "measured: vLLM" in shown
     assert "of the best constant length of the cell" in shown
+
+
+def test_the_picture_of_a_grid(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "grid.svg"
+    given = ("--hardware", "cpu-f32", "--requests", "2", "--tokens", "300", "--plot", str(path))
+    assert main(["simulate", "grid", *given]) == 0
+    assert "</svg>" in path.read_text()
 
 
 def test_the_looping_request_gets_the_drafts(tmp_path: Path) -> None:
