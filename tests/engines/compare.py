@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from specplug.testing.engine_protocol import Completion, Driver
 
+from .prompts import REPETITIVE, VARIED
+
 #: Nats. Log-probabilities of one token differ by at most about 1e-4 between float32 passes of
 #: different width; twice that, with room to spare, and far below any real difference of opinion.
 NEAR_TIE = 1e-3
@@ -72,3 +74,23 @@ def _margin(
     return found[0].get(expected.token_ids[where], floor) - found[0].get(
         got.token_ids[where], floor - 1.0
     )
+
+
+def check_preemption(plain: Driver, small: Driver, tally: Tally, max_tokens: int) -> None:
+    """Requests that do not fit side by side lose their places and come back, and answers stay those of ``plain``.
+
+    Args:
+        max_tokens: so many that the answers to ten prompts fill the KV cache of ``small`` more than twice.
+    """
+    names = REPETITIVE * 2
+    prompts = [VARIED[name] for name in names]
+    # Not with ignore_eos: SGLang keeps room for the whole answer of such a request.
+    params = {"temperature": 0, "max_tokens": max_tokens}
+    expected = plain.generate(prompts, params)
+    before = small.metrics()
+    got = small.generate(prompts, params)
+    gained = small.metrics() - before
+    assert gained.preemptions > 0, "the KV cache was large enough for all: nothing was tested"
+    assert gained.accepted_tokens > 100
+    for name, want, have in zip(names, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)

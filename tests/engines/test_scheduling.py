@@ -9,7 +9,7 @@ import pytest
 from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
-from .compare import Tally, check_greedy
+from .compare import Tally, check_greedy, check_preemption
 from .conftest import METHOD, Start
 from .engines import Engine
 from .prompts import LONG, REPETITIVE, VARIED
@@ -42,17 +42,7 @@ def test_prompt_longer_than_a_chunk(plain: Driver, small: Driver, tally: Tally) 
 
 
 def test_preemption(plain: Driver, small: Driver, tally: Tally) -> None:
-    prompts = [VARIED[name] for name in REPETITIVE * 2]
-    # Not with ignore_eos: SGLang keeps room for the whole answer of such a request.
-    params = {"temperature": 0, "max_tokens": 150}
-    expected = plain.generate(prompts, params)
-    before = small.metrics()
-    got = small.generate(prompts, params)
-    gained = small.metrics() - before
-    assert gained.preemptions > 0, "the KV cache was large enough for all: nothing was tested"
-    assert gained.accepted_tokens > 100
-    for name, want, have in zip(REPETITIVE * 2, expected.results, got.results, strict=True):
-        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+    check_preemption(plain, small, tally, max_tokens=150)
 
 
 def test_end_of_the_context(engine: Engine, plain: Driver, small: Driver, tally: Tally) -> None:

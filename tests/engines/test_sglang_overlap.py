@@ -9,10 +9,10 @@ import pytest
 from specplug.testing.engine_process import EngineProcess
 from specplug.testing.engine_protocol import Driver
 
-from .compare import Tally, check_greedy
+from .compare import Tally, check_greedy, check_preemption
 from .conftest import WITH_PLUGINS, Start
 from .engines import SGLANG
-from .prompts import REPETITIVE, VARIED
+from .prompts import VARIED
 
 NAMES = ["repeat-line", "repeat-story", "code-repeat", "chat-copy", "chat-short", "prose"]
 GREEDY = {"temperature": 0, "max_tokens": 48}
@@ -54,17 +54,7 @@ def test_different_requests_side_by_side(plain: Driver, overlap: Driver, tally: 
 
 def test_retraction(plain: Driver, overlap: Driver, tally: Tally) -> None:
     """Answers of more than twice the cache, so that some are retracted however the requests arrive."""
-    names = REPETITIVE * 2
-    prompts = [VARIED[name] for name in names]
-    params = {"temperature": 0, "max_tokens": 240}
-    before = overlap.metrics()
-    got = overlap.generate(prompts, params)
-    gained = overlap.metrics() - before
-    assert gained.preemptions > 0, "the KV cache was large enough for all: nothing was tested"
-    assert gained.accepted_tokens > 100
-    expected = plain.generate(prompts, params)
-    for name, want, have in zip(names, expected.results, got.results, strict=True):
-        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+    check_preemption(plain, overlap, tally, max_tokens=240)
 
 
 def test_abort_and_what_is_left(plain: Driver, overlap: Driver, tally: Tally) -> None:
