@@ -62,6 +62,14 @@ class StoreFileError(SpecplugError, ValueError):
         self.damaged = damaged
 
 
+class SkipPlanError(SpecplugError, ValueError):
+    """A plan of layer skipping, or a policy that makes such plans, does not fit the model."""
+
+
+class ExitHeadError(SpecplugError, ValueError):
+    """An exit head is damaged, of another version, made for another model, or cannot be fitted or saved."""
+
+
 class MissingExtraError(SpecplugError, ImportError):
     """A third-party package is needed that the core does not depend on."""
 

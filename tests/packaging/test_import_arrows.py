@@ -59,6 +59,7 @@ ARROWS = {
     "specplug.reference": _row("specplug.types", "specplug.errors", "numpy"),
     "specplug.verify": _row("specplug.kernels", "numpy", *BASE),
     "specplug.index": _row("specplug.kernels", "numpy", *BASE),
+    "specplug.layers": _row("numpy", *BASE),
     "specplug.control": _row("specplug.figures", "numpy", *BASE),
     "specplug.registry": _row(*BASE),
     "specplug.sources": _row("specplug.types", "numpy"),
@@ -80,6 +81,7 @@ ARROWS = {
     ),
     "specplug.testing.plugin": _row("specplug.testing", "pytest", *BASE),
     "specplug.proposers": _row("specplug.index", "specplug.kernels", "numpy", *BASE),
+    "specplug.proposers.layerskip": _row("specplug.layers", "specplug.kernels", "numpy", *BASE),
     "specplug.adapters": _row(),
     "specplug.adapters.common": _row(
         *("specplug.session", "specplug.registry", "specplug.control", "numpy", *BASE),

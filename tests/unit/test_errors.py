@@ -18,6 +18,8 @@ BUILTIN = {
     "MissingExtraError": ImportError,
     "StoreFileError": ValueError,
     "DatastoreError": ValueError,
+    "SkipPlanError": ValueError,
+    "ExitHeadError": ValueError,
 }
 
 

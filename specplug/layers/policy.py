@@ -1,0 +1,103 @@
+"""What an executor of layer skipping and the policies that steer it owe each other.
+
+The executor asks a policy for the plan of the next draft, drafts while a stop rule lets it, has the target verify, and
+tells both what came of it. A policy may then ask the executor, through a :class:`Probe`, for what only the model can
+answer. Policies and rules decide from the past alone, so none of them can change what the model says.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.layers.plan import Plan
+
+States: TypeAlias = NDArray[np.float64]
+
+
+class Feedback(NamedTuple):
+    """What came of the draft of one request in one step.
+
+    Attributes:
+        confidences: of the drafted tokens, in order; see :meth:`StopRule.proposes`.
+        accepted: how many of them the target kept.
+    """
+
+    confidences: tuple[float, ...]
+    accepted: int
+
+    @property
+    def drafted(self) -> int:
+        """Drafted tokens."""
+        return len(self.confidences)
+
+
+class Trial(NamedTuple):
+    """How a plan would have drafted the text that the model has already said.
+
+    Attributes:
+        matched: tokens that it would have got right.
+        tested: tokens that it was tried on; 0 if there is no text yet.
+        similarity: mean cosine between its final hidden states and the model's own, between -1 and 1.
+    """
+
+    matched: int
+    tested: int
+    similarity: float
+
+
+class Probe(Protocol):
+    """What a policy may ask of the model, about text that is certain. ``d`` is the hidden size, ``L`` the layers."""
+
+    @property
+    def layers(self) -> int:
+        """``L``."""
+
+    def states(self) -> States:
+        """Hidden states of the last verified token, float64 ``[L + 1, d]``: before layer 0, then after each layer."""
+
+    def run_layer(self, layer: int, states: States) -> States:
+        """One layer of the model at the position of the last verified token, on ``n`` states: float64 ``[n, d]``."""
+
+    def try_plan(self, plan: Plan) -> Trial:
+        """Draft the recent text with ``plan``, all tokens at once: about one pass over as many tokens."""
+
+    def outputs(self) -> tuple[States, States]:
+        """What the attention and the MLP sublayers add in the recent text: float64 ``[L, n, d]`` each, ``n`` tokens."""
+
+
+class LayerPolicy(Protocol):
+    """Chooses what a draft pass runs."""
+
+    @property
+    def layers(self) -> int:
+        """Of the model that it was built for."""
+
+    def plan(self) -> Plan:
+        """For the next draft of the whole batch; cheap."""
+
+    def observe(self, feedback: Feedback, probe: Probe) -> None:
+        """One request was verified. May use the probe, whose answers cost passes of the model."""
+
+
+class StopRule(Protocol):
+    """Decides how far a draft goes.
+
+    Sampled drafts keep the target's law only if the decision whether a position is proposed sees the law ``q`` that its
+    token will be drawn from, never the token. Both questions are asked before the token is drawn, so any answer is
+    safe; for greedy drafts the token is a function of ``q`` anyway.
+    """
+
+    def begin(self) -> None:
+        """A new draft."""
+
+    def runs(self) -> bool:
+        """Whether one more draft pass is worth its time; asked before it runs."""
+
+    def proposes(self, confidence: float) -> bool:
+        """Whether the position is proposed, by the largest probability in its ``q``; false ends the draft."""
+
+    def observe(self, feedback: Feedback) -> None:
+        """One request was verified; a draft that ended before its first token counts too."""
