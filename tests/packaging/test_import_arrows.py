@@ -87,8 +87,11 @@ ARROWS = {
         *("specplug.session", "specplug.registry", "specplug.control", "numpy", *BASE),
     ),
     "specplug.adapters.offline_host": _row(),
+    "specplug.adapters.device": _row(*BASE, lazily=("torch",)),
+    # Loaded by the first look-up on a device: Triton's kernels cannot be defined without it.
+    "specplug.adapters.device.kernels": _row("triton"),
     "specplug.adapters.vllm_v1": _row(
-        *("specplug.adapters.common", "specplug.adapters.offline_host"),
+        *("specplug.adapters.common", "specplug.adapters.device", "specplug.adapters.offline_host"),
         *("specplug.session", "specplug.registry", "specplug.control"),
         *("specplug.steering", "specplug.sources"),
         *("numpy", *BASE),
@@ -99,7 +102,7 @@ ARROWS = {
         ),
     ),
     "specplug.adapters.vllm_v2": _row(
-        *("specplug.adapters.common", "specplug.adapters.vllm_v1"),
+        *("specplug.adapters.common", "specplug.adapters.device", "specplug.adapters.vllm_v1"),
         *("numpy", *BASE),
         lazily=("vllm", "torch"),
     ),

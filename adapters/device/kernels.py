@@ -1,0 +1,225 @@
+"""Triton twins of :mod:`specplug.kernels.flat_match`. Importing this file needs Triton.
+
+A tile of a scan is ``tile_rows`` requests times ``span`` positions. All positions of a tile are compared with the end
+of each request at once, token by token backwards, for as long as any of them still matches; most tiles are done after
+the first token or two. The best of a tile becomes one number, so that the best of all is a maximum:
+
+    ``match length << 41 | own text << 40 | recency``
+
+where recency is the position in the request's own text, and ``C - age`` in the ring. No result depends on the size
+of tiles or on the order in which they run.
+"""
+
+# Kernels are no Python functions: their arguments are pointers and numbers of the device, which have no types here.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# No `from __future__ import annotations`: Triton reads the annotations of its kernels.
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+#: Arguments that change from step to step must not each compile a kernel of their own.
+_compiled: Any = triton.jit(do_not_specialize=["count", "most"])
+
+
+@_compiled
+def scan_requests(
+    tokens,  # int32 [R, stride]
+    stride,
+    lengths,  # int32 [R]
+    limits,  # int32 [R]
+    rows,  # int [B]
+    sampled,  # int [B]
+    best,  # int64 [B, columns], written
+    columns,
+    count,  # B
+    shortest: tl.constexpr,
+    longest: tl.constexpr,
+    tile_rows: tl.constexpr,
+    span: tl.constexpr,
+):
+    """The best match of every request in its own text, per span of positions."""
+    at = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    there = at < count
+    state = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+    length = tl.load(lengths + state, mask=there, other=0).to(tl.int64)
+    wants = tl.load(sampled + at, mask=there, other=0) > 0
+    wants = wants & (tl.load(limits + state, mask=there, other=0) > 0)
+    length = tl.where(wants, length, 0)
+    text = tokens + state * stride
+    place = tl.program_id(1) * span + tl.arange(0, span)
+    alive = (place[None, :] >= 1) & (place[None, :] < length[:, None])
+    matched = tl.zeros([tile_rows, span], dtype=tl.int32)
+    step = 0
+    going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+    while (step < longest) & (going > 0):
+        wanted = tl.load(text + length - 1 - step, mask=length > step, other=-1)
+        alive = alive & (place[None, :] > step) & (wanted[:, None] >= 0)
+        found = tl.load(text[:, None] + (place - 1 - step)[None, :], mask=alive, other=-1)
+        alive = alive & (found == wanted[:, None])
+        matched += alive.to(tl.int32)
+        step += 1
+        going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+    score = (matched.to(tl.int64) << 41) + (1 << 40) + place[None, :]
+    score = tl.where(matched >= shortest, score, 0)
+    tl.store(best + at.to(tl.int64) * columns + tl.program_id(1), tl.max(score, axis=1), mask=there)
+
+
+@_compiled
+def scan_ring(
+    ring,  # int32 [C]
+    owners,  # int32 [C / BLOCK]
+    end,  # int64 [1]
+    capacity,  # C
+    tokens,
+    stride,
+    lengths,
+    namespaces,  # int32 [R]
+    limits,
+    rows,
+    sampled,
+    best,  # int64 [B, columns], written from column `first` on
+    columns,
+    first,
+    count,
+    shortest: tl.constexpr,
+    longest: tl.constexpr,
+    tile_rows: tl.constexpr,
+    span: tl.constexpr,
+    block: tl.constexpr,
+):
+    """The best match of every request in the ring, per span of places, each read for ``tile_rows`` requests at once."""
+    at = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    there = at < count
+    state = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+    length = tl.load(lengths + state, mask=there, other=0).to(tl.int64)
+    wants = tl.load(sampled + at, mask=there, other=0) > 0
+    wants = wants & (tl.load(limits + state, mask=there, other=0) > 0)
+    length = tl.where(wants, length, 0)
+    text = tokens + state * stride
+    mine = tl.load(namespaces + state, mask=there, other=0)
+    place = tl.program_id(1) * span + tl.arange(0, span)
+    inside = place < capacity
+    following = tl.load(ring + place, mask=inside, other=-1)
+    owner = tl.load(owners + place // block, mask=inside, other=0)
+    alive = (following >= 0)[None, :] & (owner[None, :] == mine[:, None])
+    alive = alive & (length > 0)[:, None]
+    matched = tl.zeros([tile_rows, span], dtype=tl.int32)
+    step = 0
+    going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+    while (step < longest) & (going > 0):
+        wanted = tl.load(text + length - 1 - step, mask=length > step, other=-1)
+        # A division by a number known only here would cost more than all the rest.
+        before = place - 1 - step
+        before = tl.where(before < 0, before + capacity, before)
+        found = tl.load(ring + before, mask=inside, other=-1)
+        alive = alive & (wanted[:, None] >= 0) & (found[None, :] == wanted[:, None])
+        matched += alive.to(tl.int32)
+        step += 1
+        going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+    age = (tl.load(end) % capacity).to(tl.int32) - place
+    age = tl.where(age <= 0, age + capacity, age)
+    score = (matched.to(tl.int64) << 41) + (capacity - age)[None, :]
+    score = tl.where(matched >= shortest, score, 0)
+    column = first + tl.program_id(1)
+    tl.store(best + at.to(tl.int64) * columns + column, tl.max(score, axis=1), mask=there)
+
+
+@_compiled
+def write_drafts(
+    best,  # int64 [B, columns]
+    columns,
+    ring,
+    end,
+    capacity,
+    tokens,
+    stride,
+    lengths,
+    limits,
+    rows,
+    drafts,  # int64 [B, K], written
+    counts,  # int32 [B], written
+    width,  # K
+    most,
+    growth,
+    padding: tl.constexpr,
+    padded: tl.constexpr,
+    chunk: tl.constexpr,
+):
+    """The draft of one request, from its best match."""
+    at = tl.program_id(0).to(tl.int64)
+    top = tl.zeros([chunk], dtype=tl.int64)
+    start = 0
+    while start < columns:
+        column = start + tl.arange(0, chunk)
+        top = tl.maximum(top, tl.load(best + at * columns + column, mask=column < columns, other=0))
+        start += chunk
+    score = tl.max(top, axis=0)
+    matched = score >> 41
+    own = ((score >> 40) & 1) > 0
+    recency = score & ((1 << 40) - 1)
+    state = tl.load(rows + at).to(tl.int64)
+    length = tl.load(lengths + state).to(tl.int64)
+    room = tl.minimum(tl.load(limits + state), most)
+    room = tl.minimum(room, width).to(tl.int64)
+    room = tl.where(growth > 0, tl.minimum(room, growth * matched), room)
+    room = tl.where(matched > 0, room, 0)
+    step = tl.arange(0, padded).to(tl.int64)
+    # At least 1, also where there is no match and nothing is read.
+    period = tl.maximum(length - recency, 1)
+    in_text = state * stride + recency + step % period
+    in_ring = (tl.load(end) + recency + step) % capacity
+    told = tl.load(tokens + in_text, mask=step < tl.where(own, room, 0), other=-1)
+    other = tl.load(ring + in_ring, mask=step < tl.where(own, 0, room), other=-1)
+    token = tl.where(own, told, other)
+    # The first place without a token.
+    drafted = tl.min(tl.where(token < 0, step, padded), axis=0)
+    token = tl.where(step < drafted, token, padding)
+    tl.store(drafts + at * width + step, token.to(tl.int64), mask=step < width)
+    tl.store(counts + at, drafted.to(tl.int32))
+
+
+@_compiled
+def append_outputs(
+    ring,  # int32 [C], written
+    owners,  # int32 [C / BLOCK], written
+    end,  # int64 [1]
+    capacity,
+    tokens,
+    stride,
+    lengths,
+    namespaces,
+    rows,  # int [F]
+    starts,  # int [F]
+    grown,  # int64 [1], written: how much the ring grew
+    count,  # F
+    span: tl.constexpr,
+    many: tl.constexpr,
+    block: tl.constexpr,
+):
+    """A span of one output, to where it belongs; ``end`` is moved afterwards, when all have read it."""
+    mine = tl.program_id(0)
+    every = tl.arange(0, many)
+    there = every < count
+    state = tl.load(rows + every, mask=there, other=0).to(tl.int64)
+    length = tl.load(lengths + state, mask=there, other=0).to(tl.int64)
+    first = tl.load(starts + every, mask=there, other=0).to(tl.int64)
+    first = tl.maximum(first, length - (capacity - block))
+    kept = tl.maximum(length - first, 0)
+    size = tl.where(there & (kept > 0), (kept + block) // block * block, 0)
+    total = tl.sum(size, axis=0)
+    before = tl.sum(tl.where(every < mine, size, 0), axis=0)
+    size = tl.sum(tl.where(every == mine, size, 0), axis=0)
+    kept = tl.sum(tl.where(every == mine, kept, 0), axis=0)
+    first = tl.sum(tl.where(every == mine, first, 0), axis=0)
+    state = tl.sum(tl.where(every == mine, state, 0), axis=0)
+    step = tl.program_id(1).to(tl.int64) * span + tl.arange(0, span)
+    # What a later output of this launch overwrites must not be written at all: programs run in any order.
+    new = (step < size) & (before + step >= total - capacity)
+    token = tl.load(tokens + state * stride + first + step, mask=new & (step < kept), other=-1)
+    place = (tl.load(end) + before + step) % capacity
+    tl.store(ring + place, token, mask=new)
+    owner = tl.load(namespaces + state) + tl.zeros([span], dtype=tl.int32)
+    tl.store(owners + place // block, owner, mask=new & (place % block == 0))
+    tl.store(grown, total)

@@ -1,0 +1,162 @@
+"""What look-ups on the device ask of it: nothing that the host waits for. And they compile for GPUs, without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from specplug.adapters.device.lookup import DeviceLookup
+from specplug.adapters.vllm_v2.speculator import Exchange
+
+from .three_lookups import interpreted as interpreted
+
+#: Tensor methods for which the host must wait until the device has done everything before.
+WAITING = frozenset(
+    {
+        *("item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select", "equal"),
+        *("__bool__", "__int__", "__float__", "__index__", "is_nonzero", "allclose"),
+    }
+)
+
+
+class Waits(TorchFunctionMode):
+    """Counts calls for which the host would wait if the tensors were on an accelerator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in WAITING:
+            self.found.append(name)
+        # To the host, or to anywhere without being told not to wait.
+        if name in ("to", "copy_") and not kwargs.get("non_blocking", False):
+            self.found.append(f"{name} without non_blocking")
+        # A mask of booleans has as many elements as it says on the device.
+        if name in ("__getitem__", "__setitem__"):
+            keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(k, torch.Tensor) and k.dtype == torch.bool for k in keys):
+                self.found.append(f"{name} by a mask")
+        return func(*args, **kwargs)
+
+
+class Launches:
+    """In place of the kernels: what is launched, with what grid."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[tuple[str, tuple[int, ...]]] = []
+        from specplug.adapters.device import kernels
+
+        for name in ("scan_requests", "scan_ring", "write_drafts", "append_outputs"):
+            monkeypatch.setattr(kernels, name, self._stub(name))
+
+    def _stub(self, name: str) -> Any:
+        def launch(grid: tuple[int, ...]) -> Any:
+            return lambda *_: self.found.append((name, grid))
+
+        return type("Stub", (), {"__getitem__": lambda _, grid: launch(grid)})()
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch, interpreted: None) -> Launches:
+    """See there."""
+    return Launches(monkeypatch)
+
+
+@pytest.fixture
+def lookup() -> DeviceLookup:
+    """A table as vLLM's V2 runner keeps it for 256 requests of 8192 tokens, and a store of 4 MB."""
+    tokens = torch.zeros((256, 8192), dtype=torch.int32)
+    return DeviceLookup(tokens, torch.zeros(256, dtype=torch.int32), 256, 8)
+
+
+@pytest.mark.parametrize("rows", [1, 32, 256])
+def test_no_step_waits_for_the_device(launches: Launches, lookup: DeviceLookup, rows: int) -> None:
+    ids = torch.arange(rows, dtype=torch.int32)
+    with Waits() as waits:
+        lookup.arrive(range(rows), [0] * rows, [8] * rows)
+        for _ in range(3):
+            lookup.look_up(ids, ids, 8)
+        lookup.append(range(rows), [0] * rows)
+        lookup.empty(rows)
+    assert waits.found == []
+    tiles = -(-rows // 16)
+    step = [("scan_requests", (rows, 8)), ("scan_ring", (tiles, 3855)), ("write_drafts", (rows,))]
+    assert launches.found == step * 3 + [("append_outputs", (rows, 9))]
+
+
+def test_the_counter_sees_what_would_wait() -> None:
+    """Among it, look-ups on the host, which read the new tokens at every step."""
+    recorder: Any = SimpleNamespace(drafts=lambda ids, *_: [[] for _ in ids])
+    states = SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=torch.zeros((2, 8), dtype=torch.int32)),
+        total_len=SimpleNamespace(gpu=torch.ones(2, dtype=torch.int32)),
+    )
+    ids = torch.arange(2, dtype=torch.int32)
+    exchange = Exchange(recorder, 2, 4, "cpu", states)
+    batch = SimpleNamespace(num_reqs=2, req_ids=["a", "b"], idx_mapping=ids)
+    with Waits() as waits:
+        exchange.step(batch, ids, 4)
+    assert "numpy" in waits.found
+    for cause in (
+        lambda: ids[0].item(),
+        lambda: bool(ids[0] > 0),
+        lambda: ids.tolist(),
+        lambda: ids.cpu(),
+        lambda: ids.to("cpu"),
+        lambda: ids[ids > 0],
+        lambda: torch.nonzero(ids),
+        lambda: torch.zeros(2, dtype=torch.int32).copy_(ids),
+    ):
+        with Waits() as waits:
+            cause()
+        assert waits.found, "not seen"
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from specplug.adapters.device import kernels
+
+POINTERS = {"tokens": "i32", "lengths": "i32", "limits": "i32", "rows": "i32", "sampled": "i32", "namespaces": "i32",
+            "ring": "i32", "owners": "i32", "counts": "i32", "starts": "i32", "end": "i64", "best": "i64",
+            "drafts": "i64", "grown": "i64"}
+CONSTANTS = {"shortest": 1, "longest": 16, "block": 16, "padding": 0, "padded": 8, "chunk": 1024, "copied": 1024,
+             "many": 4}
+TILES = {"scan_requests": (1, 1024), "scan_ring": (16, 256)}
+for target in (GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)):
+    for name in ("scan_requests", "scan_ring", "write_drafts", "append_outputs"):
+        kernel = getattr(kernels, name)
+        rows, span = TILES.get(name, (1, 1024))
+        known = {**CONSTANTS, "tile_rows": rows, "span": span}
+        constants = {p.name: known[p.name] for p in kernel.params if p.is_constexpr}
+        signature = {
+            p.name: "constexpr" if p.is_constexpr else "*" + POINTERS[p.name] if p.name in POINTERS else "i32"
+            for p in kernel.params
+        }
+        made = triton.compile(ASTSource(kernel, signature, constants), target=target)
+        binary = made.asm["cubin" if target.backend == "cuda" else "hsaco"]
+        print(target.backend, target.arch, name, len(binary), made.metadata.shared, flush=True)
+"""
+
+
+def test_the_kernels_compile_for_gpus() -> None:
+    """Down to machine code, which nobody has run."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        *([sys.executable, "-P", "-c", COMPILE],),
+        **{"env": environment, "capture_output": True, "text": True},  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout)
+    assert len(done.stdout.splitlines()) == 12
