@@ -7,38 +7,27 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.index.datastore_format import bits_for
 from specplug.kernels import datastore_layout as places
-from specplug.kernels.contexts import (
-    collect_entries,
-    rank_entries,
-    refine_entries,
-    sort_entries,
-)
+from specplug.kernels.contexts import collect_entries, sort_entries
+from specplug.kernels.ordering import deal_entries, rank_runs, sort_runs
 
 Entries = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+Ranks = NDArray[np.int32]
 
-#: Bytes per entry that sorting needs, and where all are sorted at once (a rank for every token).
+#: Bytes per entry that sorting needs: in ranges, and all at once (two numbers, two lists of runs, a rank).
 SORT_BYTES = 33 + 8
-WHOLE_BYTES = SORT_BYTES + 4
-#: Tokens by which all entries are sorted before ranks take their place. ``DEPTH`` is this times a power of two.
-FIRST_DEPTH = 4
+WHOLE_BYTES = 16 + 8 + 4
 #: Entries that are worth a thread.
 WORTH = 1 << 15
-
-
-class Part(NamedTuple):
-    """Some of the entries: how many come before them, and views of the work space."""
-
-    first: int
-    work: places.Sorting
 
 
 def processors() -> int:
@@ -108,57 +97,76 @@ def _collected(shelf: places.Shelf, counts: Entries, low: int, high: int) -> pla
     return work
 
 
+class _Part:
+    """Some of the entries, with what sorting them needs: views, so that threads share nothing but the ranks.
+
+    Args:
+        everything, spare: uint64 ``[entries]``, see :class:`specplug.kernels.datastore_layout.Ordering`.
+        starts, ends: of the buckets of this part.
+        position_bits: of an entry.
+    """
+
+    def __init__(
+        self, everything: Keys, spare: Keys, starts: Entries, ends: Entries, position_bits: int
+    ) -> None:
+        self._first, end = int(starts[0]), int(ends[-1])
+        self._bits, size = position_bits, end - self._first
+        self._order = places.Ordering(
+            everything[self._first : end], spare[self._first : end], np.zeros(1 << 11, np.int64)
+        )
+        # What is to be sorted, and room for what is left of it.
+        self._runs, self._room = (np.empty((size // 2 + 1, 2), np.int32) for _ in range(2))
+        several = np.flatnonzero(ends - starts > 1)
+        self._count = len(several)
+        self._runs[: self._count, 0] = starts[several] - self._first
+        self._runs[: self._count, 1] = ends[several] - self._first
+        self._sorted, self._sorted_count = np.array([[0, size]], np.int32), 1
+
+    def sort(self, ranks: Ranks, more: np.uint64, back: int) -> bool:
+        """Sort by the keys, or by ``ranks``, see :func:`sort_runs`; returns whether anything is left."""
+        how = (self._bits, more, back)
+        left = sort_runs(self._order, self._runs, self._count, ranks, how, self._room)
+        if back:
+            self._sorted, self._sorted_count = self._runs, self._count
+        self._runs, self._room, self._count = self._room, self._runs, left
+        return bool(left)
+
+    def rank(self, ranks: Ranks) -> None:
+        """Renew ``ranks`` of what was sorted last; of everything the first time."""
+        how = (self._count, self._bits, self._first)
+        rank_runs(self._order, self._sorted, self._sorted_count, self._runs, how, ranks)
+
+
 def _sorted_at_once(
     shelf: places.Shelf, counts: Entries, pool: ThreadPoolExecutor, threads: int
 ) -> Entries:
     """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
-    everything = _collected(shelf, counts, 0, len(counts))
-    ends = np.cumsum(counts)
-    size = len(everything.positions)
+    tokens, depth = int(shelf.meta[places.TOKENS]), int(shelf.meta[places.DEPTH])
+    present = np.flatnonzero(counts)
+    sizes = counts[present]
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    bits, position_bits = bits_for(len(present)), bits_for(tokens - 1)
+    per_key = min((64 - position_bits) // bits, depth - 1)
+    numbers = np.zeros(len(counts), np.int32)
+    numbers[present] = np.arange(1, len(present) + 1)
+    everything, spare = np.empty(total, np.uint64), np.empty(total, np.uint64)
+    deal_entries(shelf, numbers, ends - sizes, (per_key, bits, position_bits), everything)
     # Two parts per thread, because they do not take the same time.
-    most = max(1, size if threads == 1 else -(-size // (2 * threads)))
+    most = total if threads == 1 else -(-total // (2 * threads))
     parts = [
-        _part(everything, int(ends[high - 1] - counts[low:high].sum()), int(ends[high - 1]))
-        for low, high in ranges(counts, most)
-        if counts[low:high].any()
+        _Part(everything, spare, ends[low:high] - sizes[low:high], ends[low:high], position_bits)
+        for low, high in ranges(sizes, most)
     ]
-    meta = shelf.meta.copy()
-    meta[places.DEPTH] = FIRST_DEPTH
-    _each(pool, partial(_shallow, places.Shelf(shelf.words, meta)), parts)
-    ranks = np.zeros(int(shelf.meta[places.TOKENS]), np.int32)
-    depth, unsorted = FIRST_DEPTH, True
-    while unsorted and depth < shelf.meta[places.DEPTH]:
-        _each(pool, partial(_rank, ranks), parts)
-        unsorted = any(_each(pool, partial(_refine, ranks, depth), parts))
-        depth *= 2
-    return everything.positions
-
-
-def _shallow(shelf: places.Shelf, part: Part) -> bool:
-    sort_entries(shelf, part.work)
-    return True
-
-
-def _rank(ranks: NDArray[np.int32], part: Part) -> bool:
-    rank_entries(part.work, part.first, ranks)
-    return True
-
-
-def _refine(ranks: NDArray[np.int32], back: int, part: Part) -> bool:
-    return refine_entries(part.work, ranks, back)
-
-
-def _part(work: places.Sorting, start: int, end: int) -> Part:
-    """Views of some of the entries, with counts of their own."""
-    return Part(
-        start,
-        places.Sorting(
-            *(work.positions[start:end], work.other_positions[start:end]),
-            *(work.keys[start:end], work.other_keys[start:end]),
-            *(work.same[start:end], np.zeros_like(work.counts)),
-        ),
-    )
-
-
-def _each(pool: ThreadPoolExecutor, task: Callable[[Part], bool], parts: list[Part]) -> list[bool]:
-    return list(pool.map(task, parts))
+    ranks = np.zeros(tokens, np.int32)
+    # All 0 where there is nothing more: the last token of a key, or all of a rank.
+    last = np.uint64((1 << bits) - 1) << np.uint64(position_bits)
+    below = np.uint64((1 << position_bits) - 1)
+    compared, back, more = 1 + per_key, 0, last
+    while any(list(pool.map(partial(_Part.sort, ranks=ranks, more=more, back=back), parts))):
+        if compared == depth:
+            break
+        list(pool.map(partial(_Part.rank, ranks=ranks), parts))
+        back, more = min(compared, depth - compared), ~below
+        compared += back
+    return np.bitwise_and(everything, below, out=everything).view(np.int64)

@@ -1,7 +1,12 @@
-"""Numbers streamed to a file, packed at their own width; may be continued after an interruption."""
+"""Numbers streamed to a file, packed at their own width; may be continued after an interruption.
+
+The checksum is taken of what is written while it is at hand, so that nothing is read again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 from collections.abc import Sequence
 from typing import IO
 
@@ -9,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.index.datastore_format import packed_bytes
-from specplug.kernels.packed import pack
+from specplug.kernels.packed import first_outside, pack, pack_document
 
-#: Numbers that are packed at once; a multiple of 64, so that they fill whole words at any width.
+#: Numbers that are written at once; a multiple of 64, so that they fill whole words at any width.
 BLOCK = 1 << 16
 
 
@@ -19,7 +24,7 @@ class PackedSpool:
     """Appends numbers to a section of an open file.
 
     Args:
-        file: open for writing, binary.
+        file: open for reading and writing, binary.
         offset: where the section begins.
         bits: per number.
         count: numbers that are in the file already; a multiple of 64.
@@ -30,48 +35,87 @@ class PackedSpool:
         self, file: IO[bytes], offset: int, bits: int, count: int = 0, rest: Sequence[int] = ()
     ) -> None:
         self._file, self._offset, self._bits = file, offset, bits
-        self._written = count
-        self._waiting: list[NDArray[np.int64]] = [np.array(rest, np.int64)]
-        self._pending = len(rest)
+        self._written, self._pending = count, 0
+        self._words = np.zeros(BLOCK * bits // 64, np.uint64)
+        self._digest = hashlib.sha256()
+        if count:
+            self._read_again(count * bits // 8)
+        self.append(np.array(rest, np.int64))
 
     @property
     def count(self) -> int:
         """Numbers appended so far."""
         return self._written + self._pending
 
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the section, once it is closed."""
+        return self._digest.digest()
+
     def append(self, values: NDArray[np.int64]) -> None:
-        """Append int64 ``[n]``, each below ``2 ** bits``. The array must not be changed afterwards."""
-        self._waiting.append(values)
-        self._pending += len(values)
-        if self._pending >= BLOCK:
-            self.flush()
+        """Append int64 ``[n]``, each below ``2 ** bits``."""
+        start = 0
+        while start < len(values):
+            part = values[start : start + BLOCK - self._pending]
+            pack(part, self._bits, self._pending * self._bits, self._words)
+            self._pending += len(part)
+            start += len(part)
+            if self._pending == BLOCK:
+                self.flush()
+
+    def append_document(self, document: NDArray[np.int32], separator: int) -> int:
+        """Append int32 ``[n]``, writable, and the separator, unless an id is not below it; returns its place, or -1."""
+        if self._pending + len(document) < BLOCK:
+            offset = self._pending * self._bits
+            wrong = int(pack_document(document, separator, self._bits, offset, self._words))
+            self._pending += len(document) + 1 if wrong < 0 else 0
+            if self._pending == BLOCK:
+                self.flush()
+            return wrong
+        wrong = int(first_outside(document, separator))
+        if wrong < 0:
+            self.append(np.append(document, np.int64(separator)))
+        return wrong
 
     def flush(self) -> None:
         """Write all but the last few numbers, which do not fill a word yet."""
-        values = np.concatenate(self._waiting)
-        whole = len(values) // 64 * 64
+        whole = self._pending // 64 * 64
+        words, left = whole * self._bits // 64, self._pending - whole
         self._file.seek(self._offset + self._written * self._bits // 8)
-        for start in range(0, whole, BLOCK):
-            self._write(values[start : min(start + BLOCK, whole)])
+        self._write(self._words[:words])
+        rest = -(-left * self._bits // 64)
+        self._words[:rest] = self._words[words : words + rest]
         self._written += whole
-        self._waiting = [values[whole:].copy()]
-        self._pending = len(values) - whole
+        self._pending = left
 
     def state(self) -> tuple[int, list[int]]:
         """What the constructor needs to go on: ``count`` and ``rest``. Flushes."""
         self.flush()
-        return self._written, self._waiting[0].tolist()
+        number = int.from_bytes(self._words[: self._bits].astype("<u8").tobytes(), "little")
+        mask = (1 << self._bits) - 1
+        return self._written, [number >> i * self._bits & mask for i in range(self._pending)]
 
     def close(self) -> int:
         """Write what is left, padded as :func:`packed_bytes` says; returns how many numbers there are."""
-        count, rest = self.state()
-        end = self._offset + packed_bytes(count + len(rest), self._bits)
-        self._file.seek(self._offset + count * self._bits // 8)
-        self._write(np.array(rest, np.int64))
-        self._file.write(bytes(end - self._file.tell()))
-        return count + len(rest)
+        self.flush()
+        used = -(-self._pending * self._bits // 64)
+        end = packed_bytes(self.count, self._bits)
+        words = np.zeros((end - self._written * self._bits // 8) // 8, np.uint64)
+        words[:used] = self._words[:used]
+        self._write(words)
+        return self.count
 
-    def _write(self, values: NDArray[np.int64]) -> None:
-        words = np.zeros(-(-len(values) * self._bits // 64) + 1, np.uint64)
-        pack(np.ascontiguousarray(values), self._bits, 0, words)
-        self._file.write(words[:-1].astype("<u8").tobytes())
+    def _write(self, words: NDArray[np.uint64]) -> None:
+        content = words.astype("<u8", copy=False).data
+        self._digest.update(content)
+        self._file.write(content)
+
+    def _read_again(self, size: int) -> None:
+        """Take the checksum of what an interrupted build wrote."""
+        end = self._offset + size
+        with (
+            mmap.mmap(self._file.fileno(), end, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+            view[self._offset :] as section,
+        ):
+            self._digest.update(section)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import mmap
 import os
@@ -137,20 +136,22 @@ class Writer:
         Raises:
             DatastoreError: an id lies outside of the vocabulary, the corpus is too long, or the disk is full.
         """
-        if len(document) and (document.min() < 0 or document.max() >= self.vocab_size):
-            first = np.flatnonzero((document < 0) | (document >= self.vocab_size))[0]
-            raise DatastoreError(
-                f"token {first} of a document is {document[first]}, outside of the vocabulary "
-                f"0 .. {self.vocab_size - 1}; build with the tokenizer that made these ids"
-            )
         if self.tokens + len(document) + 1 > MOST_TOKENS:
             raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
-        closed = np.empty(len(document) + 1, np.int64)
-        closed[:-1], closed[-1] = document, self.vocab_size
+        packable = document
+        if document.dtype != np.int32:  # what does not fit stays outside of the vocabulary
+            packable = np.clip(document, -1, 2**31 - 1).astype(np.int32)
+        if not packable.flags.carray:  # read-only, or with gaps: would be compiled anew
+            packable = packable.copy()
         try:  # as ``explained`` does, which costs more than the rest of a short document
-            self._spool.append(closed)
+            wrong = self._spool.append_document(packable, self.vocab_size)
         except OSError as error:
             raise _explanation(self.folder, error) from error
+        if wrong >= 0:
+            raise DatastoreError(
+                f"token {wrong} of a document is {document[wrong]}, outside of the vocabulary "
+                f"0 .. {self.vocab_size - 1}; build with the tokenizer that made these ids"
+            )
         self.documents += 1
 
     def checkpoint(self, cursor: Mapping[str, Any]) -> None:
@@ -171,8 +172,8 @@ class Writer:
         with explained(self.folder):
             tokens = self._spool.close()
             self._file.flush()
-            entries, listed = self._write_entries(tokens, progress)
-            header = self._sealed((tokens, entries, listed), metadata, progress)
+            sizes, digests = self._write_entries(tokens, progress)
+            header = self._sealed((tokens, *sizes), digests, metadata)
             self._file.seek(0)
             self._file.write(encode(header))
             self._file.flush()
@@ -207,8 +208,14 @@ class Writer:
         fresh.write_text(json.dumps({"identity": self._identity, **content}), "utf-8")
         os.replace(fresh, path)
 
-    def _write_entries(self, tokens: int, progress: Progress) -> tuple[int, int]:
-        """Sort all positions, one range of last tokens after the other, and write them and the buckets."""
+    def _write_entries(
+        self, tokens: int, progress: Progress
+    ) -> tuple[tuple[int, int], tuple[bytes, bytes]]:
+        """Sort all positions, one range of last tokens after the other, and write them and the buckets.
+
+        Returns:
+            How many entries there are and how many last tokens are listed; the checksums of both sections.
+        """
         shelf = self._tokens_mapped(tokens)
         counts = np.zeros(self.vocab_size, np.int64)
         count_entries(shelf, counts)
@@ -226,12 +233,11 @@ class Writer:
             spool.flush()
         spool.close()
         progress("sorting", total, total)
-        listed = self._write_buckets(tokens, counts)
-        self._file.flush()
-        return total, listed
+        listed, digest = self._write_buckets(tokens, counts)
+        return (total, listed), (spool.digest, digest)
 
-    def _write_buckets(self, tokens: int, counts: NDArray[np.int64]) -> int:
-        """Where the entries of each last token begin; returns how many last tokens are listed, see :class:`Header`."""
+    def _write_buckets(self, tokens: int, counts: NDArray[np.int64]) -> tuple[int, bytes]:
+        """Where the entries of each last token begin; returns how many are listed (see :class:`Header`), a checksum."""
         total = int(counts.sum())
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         listed = listed_for(self.vocab_size, total, int(np.count_nonzero(counts)))
@@ -242,7 +248,7 @@ class Writer:
         spool = PackedSpool(self._file, section.offset, section.bits)
         spool.append(starts)
         spool.close()
-        return listed
+        return listed, spool.digest
 
     def _tokens_mapped(self, tokens: int) -> places.Shelf:
         """The section of tokens as kernels read it. The map goes with the last reference to the array."""
@@ -254,26 +260,14 @@ class Writer:
         return places.Shelf(words, meta)
 
     def _sealed(
-        self, sizes: tuple[int, int, int], metadata: Mapping[str, Any], progress: Progress
+        self, sizes: tuple[int, int, int], digests: tuple[bytes, bytes], metadata: Mapping[str, Any]
     ) -> Header:
-        """The header, with the checksum of every section. ``sizes``: tokens, entries, and last tokens listed."""
+        """The header. ``sizes``: tokens, entries, and last tokens listed; ``digests``: of entries and buckets."""
         tokens, entries, listed = sizes
-        plan = layout(self.vocab_size, tokens, entries, listed=listed)
-        total = sum(section.size for section in plan.values())
-        digests, done = {}, 0
-        for name in SECTIONS:
-            digest, left = hashlib.sha256(), plan[name].size
-            self._file.seek(plan[name].offset)
-            while left:
-                block = self._file.read(min(left, 1 << 22))
-                digest.update(block)
-                left -= len(block)
-                done += len(block)
-                progress("checksums", done, total)
-            digests[name] = digest.digest()
+        named = dict(zip(SECTIONS, (self._spool.digest, *digests), strict=True))
         return Header(
             *(self.vocab_size, tokens, entries, self.documents, places.MAX_DEPTH),
-            layout(self.vocab_size, tokens, entries, digests, listed=listed),
+            layout(self.vocab_size, tokens, entries, named, listed=listed),
             *(self.vocabulary, metadata, listed),
         )
 

@@ -6,8 +6,7 @@ reversed corpus (Manber and Myers 1993), cut at a depth: without the cut, text t
 
 The method: runs of equal contexts are sorted by keys of as many tokens as fit in 64 bits, then what is still equal by
 the next ones. Work per entry is at most ``DEPTH`` tokens and a sort of its keys, however the text repeats. Where all
-entries fit in memory, only the first keys are made of tokens; then the number of the run that a position's
-predecessors are in stands for all of their tokens, so that every round doubles what is compared.
+entries fit in memory, :mod:`.ordering` comes to the same order faster.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from specplug.kernels.datastore_layout import (
     TOKENS,
     VOCAB,
     Index,
-    IntArray,
     LongArray,
     Shelf,
     Sorting,
@@ -219,39 +217,6 @@ def sort_entries(shelf: Shelf, work: Sorting) -> None:
                 unsorted |= _split(work, start, end, last)
             start = end
         compared += per_key
-
-
-@lean_kernel
-def rank_entries(work: Sorting, first: Index, ranks: IntArray) -> None:
-    """Number the runs: ``ranks`` of each position is ``first`` plus the place of its run in ``work``, from 1 on."""
-    rank = first
-    for i in range(work.positions.shape[0]):
-        if work.same[i] == 0:
-            rank = first + i + 1
-        ranks[work.positions[i]] = rank
-
-
-@lean_kernel
-def refine_entries(work: Sorting, ranks: IntArray, back: Index) -> bool:
-    """Sort every run by the runs of the positions ``back`` tokens before, so that twice as many tokens are compared.
-
-    Args:
-        ranks: int32 ``[tokens]``, see :func:`rank_entries`; 0 where a document begins.
-        back: tokens by which ``work`` is sorted so far.
-
-    Returns:
-        Whether anything is left that agrees and has more tokens to compare. See Manber and Myers 1993.
-    """
-    unsorted = False
-    start = 0
-    while start < work.positions.shape[0]:
-        end = _run_end(work, start)
-        if end - start > 1:
-            for i in range(start, end):
-                work.keys[i] = np.uint64(ranks[work.positions[i] - back])
-            unsorted |= _split(work, start, end, ~np.uint64(0))
-        start = end
-    return unsorted
 
 
 @lean_kernel

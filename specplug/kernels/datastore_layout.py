@@ -117,8 +117,21 @@ class Scratch(NamedTuple):
     survival: FloatArray
 
 
+class Ordering(NamedTuple):
+    """Work space for sorting all entries at once: 16 bytes each.
+
+    Attributes:
+        keys, spare: uint64 ``[n]``, each a key above a position.
+        counts: int64 ``[2048]``.
+    """
+
+    keys: WordArray
+    spare: WordArray
+    counts: LongArray
+
+
 class Sorting(NamedTuple):
-    """Work space for sorting entries: 33 bytes each.
+    """Work space for sorting a range of entries: 33 bytes each.
 
     Attributes:
         positions, other_positions: int64 ``[n]``.

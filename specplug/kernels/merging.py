@@ -133,28 +133,38 @@ def _bits(mask: Any) -> Any:
 def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
     """Children of a node into ``scratch.children``; returns how many, and the evidence for all together."""
     children, evidence = scratch.children, scratch.evidence
-    count = 0
+    count, k = 0, -1
     total = 0.0
+    # Child ``k``, to which the last occurrence went: at hand and not in memory, because the next one mostly follows.
+    current, members, longest, support = np.int64(-1), np.int64(0), np.int64(0), 0.0
     rest = mask
     while rest != 0:
         i = _bits((rest & -rest) - 1)  # of the lowest bit: how many are below it
         rest &= rest - 1
-        length = min(scratch.found[i, LENGTH] + depth, MAX_DEPTH)
+        length = np.int64(min(scratch.found[i, LENGTH] + depth, MAX_DEPTH))
         weight = model.weights[length]
         total += weight
         token = np.int64(scratch.texts[i, depth])
         if token < 0:
             continue
-        k = 0
-        while k < count and children[k, TOKEN] != token:
-            k += 1
-        if k == count:
-            children[k, 0], children[k, 1], children[k, 2] = token, 0, 0
-            evidence[k] = 0.0
-            count += 1
-        children[k, 1] |= np.int64(1) << i
-        children[k, 2] = max(children[k, 2], length)
-        evidence[k] += weight
+        if token != current:
+            if k >= 0:
+                children[k, 1], children[k, 2], evidence[k] = members, longest, support
+            k = 0
+            while k < count and children[k, TOKEN] != token:
+                k += 1
+            if k == count:
+                children[k, TOKEN] = token
+                members, longest, support = np.int64(0), np.int64(0), 0.0
+                count += 1
+            else:
+                members, longest, support = children[k, 1], children[k, 2], evidence[k]
+            current = token
+        members |= np.int64(1) << i
+        longest = max(longest, length)
+        support += weight
+    if k >= 0:
+        children[k, 1], children[k, 2], evidence[k] = members, longest, support
     return count, total
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specplug.kernels._jit import lean_kernel
-from specplug.kernels.datastore_layout import Index, LongArray, WordArray
+from specplug.kernels.datastore_layout import Index, IntArray, LongArray, WordArray
 
 
 @lean_kernel
@@ -43,9 +43,15 @@ def unpack(words: WordArray, first: Index, bits: Index, start: Index, out: LongA
 @lean_kernel
 def pack(values: LongArray, bits: Index, offset: Index, words: WordArray) -> None:
     """Write ``values`` from bit ``offset`` of ``words`` on, which must be zero there; each fits in ``bits`` (1..63)."""
+    _pack(values, bits, offset, words)
+
+
+@lean_kernel
+def _pack(values: Any, bits: Index, offset: Index, words: WordArray) -> None:
     word = offset >> 6
     shift = offset & 63
-    current = words[word] if values.shape[0] else np.uint64(0)
+    # What is in the words behind is overwritten.
+    current = words[word] if shift and values.shape[0] else np.uint64(0)
     for i in range(values.shape[0]):
         value = np.uint64(values[i])
         current |= value << np.uint64(shift)
@@ -58,3 +64,39 @@ def pack(values: LongArray, bits: Index, offset: Index, words: WordArray) -> Non
             current = value >> np.uint64(bits - shift) if shift else np.uint64(0)
     if shift and values.shape[0]:
         words[word] = current
+
+
+@lean_kernel
+def first_outside(document: IntArray, limit: Index) -> Any:
+    """Place of the first id that is not in ``0 .. limit - 1``; -1 if there is none."""
+    # Without a way out of the loop, so that several are compared at once.
+    wrong = False
+    for i in range(document.shape[0]):
+        wrong |= document[i] < 0 or document[i] >= limit
+    if wrong:
+        for i in range(document.shape[0]):
+            if document[i] < 0 or document[i] >= limit:
+                return i
+    return -1
+
+
+@lean_kernel
+def pack_document(
+    document: IntArray, limit: Index, bits: Index, offset: Index, words: WordArray
+) -> Any:
+    """Like :func:`pack`, then ``limit`` behind it; nothing where an id is not in ``0 .. limit - 1``.
+
+    Returns:
+        As :func:`first_outside` does.
+    """
+    wrong = first_outside(document, limit)
+    if wrong >= 0:
+        return wrong
+    _pack(document, bits, offset, words)
+    end = offset + document.shape[0] * bits
+    word, shift = end >> 6, end & 63
+    value = np.uint64(limit)
+    words[word] = (words[word] if shift else np.uint64(0)) | (value << np.uint64(shift))
+    if shift + bits > 64:
+        words[word + 1] = value >> np.uint64(64 - shift)
+    return -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from specplug.reference.corpus import DEPTH, context_of, entries, token_at
@@ -35,23 +34,3 @@ def sort_entries(shelf: Any, work: Any) -> None:
     contexts = [context_of(shelf, int(position)) for position in work.positions]
     for i, context in enumerate(contexts):
         work.same[i] = i > 0 and context == contexts[i - 1] and len(context) == depth
-
-
-def rank_entries(work: Any, first: int, ranks: Any) -> None:
-    """``ranks`` of each position: ``first`` plus the place of its run in ``work``, from 1 on."""
-    for i, position in enumerate(work.positions):
-        ranks[position] = ranks[work.positions[i - 1]] if work.same[i] else first + i + 1
-
-
-def refine_entries(work: Any, ranks: Any, back: int) -> bool:
-    """Sort every run by the ranks of the positions ``back`` before; returns whether anything is left to compare."""
-    starts = [i for i, same in enumerate(work.same) if not same]
-    for start, end in pairwise([*starts, len(work.positions)]):
-        if end - start == 1:
-            continue  # may have fewer than ``back`` tokens before it
-        run = sorted(work.positions[start:end], key=lambda p: (ranks[p - back], p))
-        work.positions[start:end] = run
-        for i in range(start + 1, end):
-            rank = ranks[work.positions[i] - back]
-            work.same[i] = rank > 0 and rank == ranks[work.positions[i - 1] - back]
-    return bool(any(work.same))

@@ -32,3 +32,16 @@ def pack(values: Any, bits: int, offset: int, words: Any) -> None:
         number += int(value) << (offset + i * bits)
     for i in range(len(words)):
         words[i] = (number >> (64 * i)) & (2**64 - 1)
+
+
+def first_outside(document: Any, limit: int) -> int:
+    """Place of the first id that is not in ``0 .. limit - 1``; -1 if there is none."""
+    return next((i for i, token in enumerate(document) if not 0 <= token < limit), -1)
+
+
+def pack_document(document: Any, limit: int, bits: int, offset: int, words: Any) -> int:
+    """Like :func:`pack`, then ``limit`` behind it; nothing where an id is not in ``0 .. limit - 1``."""
+    wrong = first_outside(document, limit)
+    if wrong < 0:
+        pack([*document, limit], bits, offset, words)
+    return wrong

@@ -6,10 +6,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specplug.datastore.sorting import _collected, sorted_entries
+from specplug.datastore.sorting import sorted_entries
 from specplug.index.contest import new_contest
 from specplug.index.datastore_format import bits_for
 from specplug.index.datastore_format import layout as plan
@@ -19,13 +20,16 @@ from specplug.kernels import contexts as context_kernels
 from specplug.kernels import datastore_layout as layout
 from specplug.kernels import lookup as lookup_kernels
 from specplug.kernels import merging as merging_kernels
+from specplug.kernels import ordering as ordering_kernels
 from specplug.kernels import packed as packed_kernels
 from specplug.kernels import rest as rest_kernels
+from specplug.kernels.ordering import LARGE, SMALL
 from specplug.reference import contest as contest_reference
 from specplug.reference import contexts as context_reference
 from specplug.reference import corpus as lists
 from specplug.reference import lookup as lookup_reference
 from specplug.reference import merging as merging_reference
+from specplug.reference import ordering as ordering_reference
 from specplug.reference import packed as packed_reference
 from specplug.reference import rest as rest_reference
 from specplug.types import Context
@@ -112,31 +116,86 @@ def test_sorting(corpus: list[list[int]], memory: int, sparse: bool) -> None:
     assert counts[0].tolist() == counts[1].tolist()
 
 
-@given(corpus=CORPORA)
-@example(corpus=[[0] * 40, [0] * 40, [0] * 39, [1, 0, 0, 0, 0, 0]])
-def test_rounds_of_sorting(corpus: list[list[int]]) -> None:
-    """Each round of the kernels leaves the order and the marks of the reference."""
+@given(corpus=CORPORA, per_key=st.integers(1, 4))
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39, [1, 0, 0, 0, 0, 0]], per_key=1)
+@example(corpus=[[0, 1, 2] * 30, [1, 2] * 8], per_key=2)
+def test_rounds_of_sorting(corpus: list[list[int]], per_key: int) -> None:
+    """Each round of the kernels leaves the numbers, runs and ranks of the reference, and the last one the order."""
     shelf = build(corpus)
-    meta = shelf.meta.copy()
-    meta[layout.DEPTH] = 4
-    shallow = layout.Shelf(shelf.words, meta)
+    size, tokens = int(shelf.meta[layout.ENTRIES]), int(shelf.meta[layout.TOKENS])
     counts = np.zeros(VOCAB, np.int64)
     context_kernels.count_entries(shelf, counts)
-    works = [_collected(shelf, counts, 0, VOCAB) for _ in range(2)]
-    ranks = [np.zeros(int(shelf.meta[layout.TOKENS]), np.int32) for _ in range(2)]
-    for module, work in zip((context_kernels, context_reference), works, strict=True):
-        module.sort_entries(shallow, work)
-    for back in (4, 8, 16):
-        assert works[0].positions.tolist() == works[1].positions.tolist(), back
-        assert works[0].same.tolist() == works[1].same.tolist(), back
-        left = []
-        for module, work, rank in zip(
-            (context_kernels, context_reference), works, ranks, strict=True
-        ):
-            module.rank_entries(work, 0, rank)
-            left.append(module.refine_entries(work, rank, back))
-        assert ranks[0].tolist() == ranks[1].tolist(), back
-        assert left[0] == left[1], back
+    numbers = np.cumsum(counts > 0).astype(np.int32)
+    counts = counts[counts > 0]
+    ends = np.cumsum(counts)
+    buckets = np.stack([ends - counts, ends], axis=1)[counts > 1].astype(np.int32)
+    bits, below = 2, bits_for(tokens)
+    lives = []
+    for module in (ordering_kernels, ordering_reference):
+        keys = np.zeros(size, np.uint64)
+        module.deal_entries(shelf, numbers, ends - counts, (per_key, bits, below), keys)
+        order = layout.Ordering(keys, keys.copy(), np.zeros(1 << 11, np.int64))
+        lives.append((module, order, np.zeros(tokens, np.int32)))
+    assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist()
+    runs = [(np.array([[0, size]], np.int32), buckets.copy()) for _ in lives]
+    more, compared, back = np.uint64(3 << below), 1 + per_key, 0
+    while True:
+        after = []
+        for (module, order, ranks), (done, todo) in zip(lives, runs, strict=True):
+            left = np.zeros((size // 2 + 1, 2), np.int32)
+            count = module.sort_runs(order, todo, len(todo), ranks, (below, more, back), left)
+            how = (count, below, 0)
+            done = todo if back else done
+            module.rank_runs(order, done, len(done), left, how, ranks)
+            after.append((todo, left[:count]))
+        runs = after
+        assert runs[0][1].tolist() == runs[1][1].tolist(), compared
+        assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist(), compared
+        assert lives[0][2].tolist() == lives[1][2].tolist(), compared
+        if compared == layout.MAX_DEPTH:
+            break
+        back, more = min(compared, layout.MAX_DEPTH - compared), ~np.uint64((1 << below) - 1)
+        compared += back
+    ref = sorted(lists.entries(shelf), key=lambda p: (lists.context_of(shelf, p), p))
+    assert (lives[0][1].keys & np.uint64((1 << below) - 1)).tolist() == ref
+
+
+@pytest.mark.parametrize(
+    "size", [2, SMALL, SMALL + 1, 3 * SMALL + 1, LARGE - 1, LARGE, 2 * LARGE + 1]
+)
+@pytest.mark.parametrize("distinct", [1, 2, 50, 1 << 30])
+def test_runs_of_any_length_are_sorted(size: int, distinct: int) -> None:
+    rng = np.random.default_rng(size)
+    below = bits_for(size + 2)
+    keys = rng.integers(0, distinct, size).astype(np.uint64) << np.uint64(below)
+    keys = np.concatenate([[99], keys | np.arange(1, size + 1, dtype=np.uint64), [7]])
+    order = layout.Ordering(
+        keys.astype(np.uint64), np.zeros(size + 2, np.uint64), np.zeros(1 << 11, np.int64)
+    )
+    left = np.zeros((size // 2 + 2, 2), np.int32)
+    how = (below, ~np.uint64((1 << below) - 1), 0)
+    runs, ranks = np.array([[1, size + 1]], np.int32), np.zeros(1, np.int32)
+    ordering_kernels.sort_runs(order, runs, 1, ranks, how, left)
+    assert order.keys.tolist() == [99, *sorted(keys[1:-1].astype(np.uint64).tolist()), 7]
+
+
+@given(
+    document=st.lists(st.integers(-2, 9), max_size=20),
+    limit=st.integers(1, 9),
+    offset=st.integers(0, 130),
+)
+@example(document=[0] * 16, limit=8, offset=0)
+@example(document=[0] * 15, limit=8, offset=0)
+def test_packing_documents(document: list[int], limit: int, offset: int) -> None:
+    got = []
+    for module in (packed_kernels, packed_reference):
+        words = np.zeros(6, np.uint64)
+        wrong = module.pack_document(
+            np.array(document, np.int32), limit, bits_for(limit), offset, words
+        )
+        assert wrong == module.first_outside(np.array(document, np.int32), limit)
+        got.append((wrong, words.tolist()))
+    assert got[0] == got[1]
 
 
 @given(
