@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from specplug.kernels.ordering import deal_entries, rank_runs, sort_runs
 Entries = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 Ranks = NDArray[np.int32]
+#: ``map``, or that of several threads.
+Each = Callable[..., Iterable[Any]]
 
 #: Bytes per entry that sorting needs: in ranges, and all at once (two numbers, two lists of runs, a rank).
 SORT_BYTES = 33 + 8
@@ -48,13 +51,13 @@ def sorted_entries(
     total = int(counts.sum())
     tokens = int(shelf.meta[places.TOKENS])
     threads = max(1, min(threads, total // WORTH))
+    # Threads start when they are first given work. For a small corpus, starting one takes longer than all else.
     with ThreadPoolExecutor(threads) as pool:
         if total * WHOLE_BYTES <= memory and tokens < 1 << 31:
-            yield _sorted_at_once(shelf, counts, pool, threads)
+            yield _sorted_at_once(shelf, counts, map if threads == 1 else pool.map, threads)
             return
-        most = max(1, memory // SORT_BYTES // threads)
         waiting: deque[Future[Entries]] = deque()
-        for low, high in ranges(counts, most):
+        for low, high in ranges(counts, max(1, memory // SORT_BYTES // threads)):
             if not counts[low:high].any():
                 continue
             waiting.append(pool.submit(sorted_range, shelf, counts, low, high))
@@ -137,9 +140,7 @@ class _Part:
         rank_runs(self._order, self._sorted, self._sorted_count, self._runs, how, ranks)
 
 
-def _sorted_at_once(
-    shelf: places.Shelf, counts: Entries, pool: ThreadPoolExecutor, threads: int
-) -> Entries:
+def _sorted_at_once(shelf: places.Shelf, counts: Entries, each: Each, threads: int) -> Entries:
     """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
     tokens, depth = int(shelf.meta[places.TOKENS]), int(shelf.meta[places.DEPTH])
     present = np.flatnonzero(counts)
@@ -163,10 +164,10 @@ def _sorted_at_once(
     last = np.uint64((1 << bits) - 1) << np.uint64(position_bits)
     below = np.uint64((1 << position_bits) - 1)
     compared, back, more = 1 + per_key, 0, last
-    while any(list(pool.map(partial(_Part.sort, ranks=ranks, more=more, back=back), parts))):
+    while any(list(each(partial(_Part.sort, ranks=ranks, more=more, back=back), parts))):
         if compared == depth:
             break
-        list(pool.map(partial(_Part.rank, ranks=ranks), parts))
+        list(each(partial(_Part.rank, ranks=ranks), parts))
         back, more = min(compared, depth - compared), ~below
         compared += back
     return np.bitwise_and(everything, below, out=everything).view(np.int64)

@@ -239,11 +239,14 @@ class Writer:
     def _write_buckets(self, tokens: int, counts: NDArray[np.int64]) -> tuple[int, bytes]:
         """Where the entries of each last token begin; returns how many are listed (see :class:`Header`), a checksum."""
         total = int(counts.sum())
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        listed = listed_for(self.vocab_size, total, int(np.count_nonzero(counts)))
+        present = np.flatnonzero(counts)
+        listed = listed_for(self.vocab_size, total, len(present))
+        sizes = counts[present] if listed else counts
+        starts = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=starts[1:])
         if listed:
-            present = np.append(np.flatnonzero(counts), self.vocab_size)
-            starts = (present << bits_for(total)) | starts[present]
+            starts[:-1] |= present << bits_for(total)
+            starts[-1] |= self.vocab_size << bits_for(total)
         section = layout(self.vocab_size, tokens, total, listed=listed)["buckets"]
         spool = PackedSpool(self._file, section.offset, section.bits)
         spool.append(starts)

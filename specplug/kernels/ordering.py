@@ -25,9 +25,8 @@ from specplug.kernels.datastore_layout import (
     WordArray,
 )
 
-#: Shorter runs are sorted by insertion; longer ones than LARGE by digits of 11 bits.
-SMALL, LARGE = 24, 2048
-_DIGIT = 11
+#: Shorter runs are sorted by insertion, then by digits of 8 bits, from LARGE on of 11 bits.
+SMALL, LARGE = 32, 4096
 
 
 @lean_kernel
@@ -72,83 +71,48 @@ def _insert(keys: WordArray, start: Index, end: Index) -> None:
 
 
 @lean_kernel
-def _merge_two(
-    source: WordArray, target: WordArray, low: Index, middle: Index, high: Index
-) -> None:
-    """Merge two sorted halves into ``target``; no branch depends on what is compared: it would be mispredicted."""
-    left, right, k = low, middle, low
-    while left < middle and right < high:
-        one, other = source[left], source[right]
-        take = np.int64(one < other)
-        target[k] = one if take else other
-        left += take
-        right += 1 - take
-        k += 1
-    while left < middle:
-        target[k] = source[left]
-        left += 1
-        k += 1
-    while right < high:
-        target[k] = source[right]
-        right += 1
-        k += 1
-
-
-@lean_kernel
-def _merge(order: Ordering, start: Index, end: Index) -> None:
-    """Merge sort of a run."""
-    for low in range(start, end, SMALL):
-        _insert(order.keys, low, min(low + SMALL, end))
-    source, target = order.keys, order.spare
-    width, away = SMALL, False
-    while width < end - start:
-        for low in range(start, end, 2 * width):
-            _merge_two(source, target, low, min(low + width, end), min(low + 2 * width, end))
-        source, target = target, source
-        width, away = 2 * width, not away
-    if away:
-        for i in range(start, end):
-            order.keys[i] = order.spare[i]
-
-
-@lean_kernel
-def _radix(order: Ordering, start: Index, end: Index, differing: Any, lowest: Index) -> None:
-    """Stable sort of a run by digits from bit ``lowest`` on; those without a bit in ``differing`` are skipped."""
-    mask = np.uint64((1 << _DIGIT) - 1)
+def _radix(order: Ordering, start: Index, end: Index, differing: Any, digit: Index) -> None:
+    """Stable sort of a run by digits of so many bits, from the lowest bit in ``differing`` on."""
+    mask = np.uint64((1 << digit) - 1)
     source, target = order.keys, order.spare
     counts = order.counts
     away = False
-    for shift in range(lowest, 64, _DIGIT):
-        if (differing >> np.uint64(shift)) & mask == 0:
-            continue
-        counts[:] = 0
+    shift = np.uint64(0)
+    while (differing >> shift) & np.uint64(1) == 0:
+        shift += np.uint64(1)
+    while differing >> shift != 0:
+        counts[: 1 << digit] = 0
         for i in range(start, end):
-            counts[np.int64((source[i] >> np.uint64(shift)) & mask)] += 1
+            counts[np.int64((source[i] >> shift) & mask)] += 1
         place: Any = start
-        for value in range(1 << _DIGIT):
+        for value in range(1 << digit):
             count = counts[value]
             counts[value] = place
             place += count
         for i in range(start, end):
-            digit: Any = np.int64((source[i] >> np.uint64(shift)) & mask)
-            place = counts[digit]
-            counts[digit] = place + 1
-            target[place] = source[i]
+            key = source[i]
+            value = np.int64((key >> shift) & mask)
+            place = counts[value]
+            counts[value] = place + 1
+            target[place] = key
         source, target = target, source
         away = not away
+        shift += np.uint64(digit)
+        if shift >= 64:
+            break  # a shift by 64 is not zero on every processor
     if away:
         for i in range(start, end):
             order.keys[i] = order.spare[i]
 
 
 @lean_kernel
-def _sort_run(order: Ordering, start: Index, end: Index, differing: Any, lowest: Index) -> None:
+def _sort_run(order: Ordering, start: Index, end: Index, differing: Any) -> None:
     if end - start <= SMALL:
         _insert(order.keys, start, end)
     elif end - start < LARGE:
-        _merge(order, start, end)
+        _radix(order, start, end, differing, 8)
     else:
-        _radix(order, start, end, differing, lowest)
+        _radix(order, start, end, differing, 11)
 
 
 @lean_kernel
@@ -183,8 +147,9 @@ def sort_runs(
         differing = np.uint64(0)
         for i in range(start + 1, end):
             differing |= order.keys[i] ^ first
-        if differing >> below != 0:
-            _sort_run(order, start, end, differing, position_bits)
+        differing = (differing >> below) << below
+        if differing != 0:
+            _sort_run(order, start, end, differing)
         begin = start
         for i in range(start + 1, end + 1):
             if i < end and (order.keys[i] ^ order.keys[begin]) >> below == 0:
