@@ -86,6 +86,7 @@ class Datastore:
             raise unopened(path, error) from error
         self.identity: Identity = _identity(found)
         self._desk = np.zeros((1, layout.MAX_DEPTH), np.int32)
+        self._question = np.zeros(layout.MAX_DEPTH, np.uint64)
         self.shelf = layout.Shelf(np.frombuffer(mapped, "<u8"), _meta(self.header))
 
     @property
@@ -108,13 +109,15 @@ class Datastore:
 
         Not thread-safe: what it works with is allocated once. At most ``MAX_FOUND`` are found, whatever ``most`` says.
         """
-        shelf = self.shelf
-        ending = np.ascontiguousarray(context[-layout.MAX_DEPTH :], np.int32)
+        if len(context) > layout.MAX_DEPTH:
+            context = context[-layout.MAX_DEPTH :]
+        ending = np.ascontiguousarray(context, np.int32)
         if not ending.flags.carray:  # read-only: would be compiled anew
             ending = ending.copy()
+        words, meta = self.shelf
         # Not kept and copied: what is found is written where the caller gets it.
         found = np.empty(_FOUND, np.int64)
-        count = find_for(shelf.words, shelf.meta, self._desk, ending, most, found)
+        count = find_for(words, meta, self._desk, self._question, ending, most, found)
         return Occurrences(found[:count, 0], found[:count, 1])
 
     def intact(self) -> bool:

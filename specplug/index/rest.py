@@ -69,6 +69,7 @@ def new_scratch(max_draft: int, branches: int) -> layout.Scratch:
         np.zeros((n, 3), np.int64),
         np.zeros(n),
         np.zeros((max_draft + 1) * branches),
+        np.zeros(layout.MAX_DEPTH, np.uint64),
     )
 
 

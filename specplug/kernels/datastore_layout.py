@@ -108,6 +108,7 @@ class Scratch(NamedTuple):
         children: int64 ``[MAX_FOUND, 3]``: token, mask and longest match of the children of one node.
         evidence: float64 ``[MAX_FOUND]`` of each of them.
         survival: float64 ``[N]`` of the nodes.
+        question: uint64 ``[MAX_DEPTH]``, the tokens that are looked for, packed.
     """
 
     found: LongArray
@@ -115,6 +116,7 @@ class Scratch(NamedTuple):
     children: LongArray
     evidence: FloatArray
     survival: FloatArray
+    question: WordArray
 
 
 class Ordering(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.contexts import token_of
 from specplug.kernels.datastore_layout import (
     BUCKET_BITS,
@@ -35,7 +35,7 @@ from specplug.kernels.datastore_layout import (
 from specplug.kernels.packed import read_bits, read_packed
 
 
-@lean_kernel
+@inlined_kernel
 def entry_of(shelf: Shelf, index: Index) -> Any:
     """Position of an entry; never beyond the corpus, even if the section is damaged."""
     meta = shelf.meta
@@ -60,7 +60,7 @@ def _listed(shelf: Shelf, token: Index) -> Any:
     return low
 
 
-@lean_kernel
+@inlined_kernel
 def _start_in(shelf: Shelf, index: Index) -> Any:
     """First entry of bucket number ``index``; never beyond the last, even if the section is damaged."""
     meta = shelf.meta
@@ -93,34 +93,7 @@ def _bucket_of(shelf: Shelf, token: Index) -> Any:
     return first, _start_in(shelf, index + 1)
 
 
-@lean_kernel
-def _match_from(
-    shelf: Shelf, position: Index, contexts: IntArray, row: Index, size: Index, known: Index
-) -> Any:
-    """Tokens that agree before ``position`` and at the end of a context, ``known`` of which are known to."""
-    meta = shelf.meta
-    bits = meta[TOKEN_BITS]
-    per_read = 64 // bits
-    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    last = contexts.shape[1] - 1
-    length = known
-    # As many tokens as fit in a word at once; what lies before the corpus is never reached by a match.
-    while length < size and position - length >= per_read:
-        start = position - length - per_read
-        text = read_bits(shelf.words, meta[TOKEN_WORD], start * bits, per_read * bits)
-        end = min(size, length + per_read)
-        shift = (per_read - 1) * bits
-        while length < end:
-            if np.int64((text >> np.uint64(shift)) & mask) != contexts[row, last - length]:
-                return length
-            length += 1
-            shift -= bits
-    while length < size and token_of(shelf, position - 1 - length) == contexts[row, last - length]:
-        length += 1
-    return length
-
-
-@lean_kernel
+@inlined_kernel
 def usable(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
     """How many of the last ``size`` tokens of a context count: up to ``DEPTH``, back to a separator."""
     last = contexts.shape[1] - 1
@@ -131,41 +104,124 @@ def usable(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
     return length
 
 
-@lean_kernel
-def _place_of(shelf: Shelf, contexts: IntArray, row: Index, size: Index) -> Any:
-    """First entry whose context does not come before that of the request; and the bounds of its last token."""
+@inlined_kernel
+def _ask(shelf: Shelf, contexts: IntArray, row: Index, size: Index, question: WordArray) -> Any:
+    """The last ``size`` tokens of a context into ``question``, as the text packs them; returns what comparing needs:
+    how many there are, tokens per word, bits per token.
+
+    Word 0 holds the last tokens, the very last one uppermost: words of the text that end at a position compare with it
+    as numbers, so that several tokens are compared at once.
+    """
+    bits = shelf.meta[TOKEN_BITS]
+    per_word = 64 // bits
     last = contexts.shape[1] - 1
-    token = contexts[row, last]
+    j, done = 0, 0
+    while done < size:
+        word = np.uint64(0)
+        for k in range(done, done + per_word):
+            token = np.uint64(contexts[row, last - k]) if k < size else np.uint64(0)
+            word = (word << np.uint64(bits)) | token
+        question[j] = word
+        j += 1
+        done += per_word
+    return np.int64(size), per_word, bits
+
+
+@inlined_kernel
+def _compare(
+    shelf: Shelf, position: Index, question: WordArray, asked: Any, size: Index, j: Index
+) -> Any:
+    """How many tokens before ``position`` agree with the question, up to ``size``; whether they come before it in the
+    order of entries if they do not; and how many of its words agree. ``j`` words are known to.
+    """
+    _, per_word, bits = asked
+    meta = shelf.meta
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    top = (per_word - 1) * bits
+    length = np.int64(j * per_word)
+    while length < size:
+        start = position - length - per_word
+        if start < 0:
+            return _compare_first(shelf, position, question, asked, size, j)
+        text = read_bits(shelf.words, meta[TOKEN_WORD], start * bits, per_word * bits)
+        differing = text ^ question[j]
+        if length + per_word > size:
+            unasked = np.uint64((length + per_word - size) * bits)
+            differing = (differing >> unasked) << unasked
+        if differing != 0:
+            shift = np.uint64(top)
+            while differing >> shift == 0:
+                shift -= np.uint64(bits)
+                length += 1
+            token = (text >> shift) & mask
+            # A separator is a beginning, which comes first.
+            before = token >= np.uint64(meta[VOCAB]) or token < (question[j] >> shift) & mask
+            return length, before, j
+        length += per_word
+        j += 1
+    return np.int64(size), False, j
+
+
+@lean_kernel
+def _compare_first(
+    shelf: Shelf, position: Index, question: WordArray, asked: Any, size: Index, j: Index
+) -> Any:
+    """:func:`_compare` near the beginning of the corpus, before which there is nothing to read."""
+    _, per_word, bits = asked
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    length = np.int64(j * per_word)
+    k = j
+    while length < size:
+        shift = np.uint64((per_word - 1) * bits)
+        for _ in range(min(per_word, size - length)):
+            token = token_of(shelf, position - 1 - length)
+            other = np.int64((question[k] >> shift) & mask)
+            if token != other:
+                return length, token < other, k
+            length += 1
+            shift -= np.uint64(bits)
+        k += 1
+    return np.int64(size), False, k
+
+
+@inlined_kernel
+def _place_of(shelf: Shelf, question: WordArray, asked: Any) -> Any:
+    """First entry whose context does not come before that of the request; and the bounds of its last token."""
+    size, per_word, bits = asked
+    token = np.int64(question[0] >> np.uint64((per_word - 1) * bits))
     first, end = _bucket_of(shelf, token)
     low, high = first, end
-    # What agrees at both bounds agrees between them (Manber and Myers 1993).
-    at_low, at_high = 1, 1
+    # Words that agree at both bounds agree between them (Manber and Myers 1993).
+    at_low, at_high = 0, 0
     while low < high:
         middle = (low + high) >> 1
         position = entry_of(shelf, middle)
-        length = _match_from(shelf, position, contexts, row, size, min(at_low, at_high))
-        before = False
-        if length < size:
-            before = token_of(shelf, position - 1 - length) < contexts[row, last - length]
+        known = min(at_low, at_high)
+        _, before, words = _compare(shelf, position, question, asked, size, known)
         if before:
             low = middle + 1
-            at_low = length
+            at_low = words
         else:
             high = middle
-            at_high = length
+            at_high = words
     return low, first, end
 
 
-@lean_kernel
-def _run_bound(shelf: Shelf, contexts: IntArray, row: Index, bounds: Any, least: Index) -> Any:
-    """How far from ``bounds[0]`` towards ``bounds[1]`` (not reached) entries match ``least`` tokens; by galloping."""
+@inlined_kernel
+def _run_bound(
+    shelf: Shelf, question: WordArray, asked: Any, bounds: Any, least: Index, matches: bool
+) -> Any:
+    """How far from ``bounds[0]`` towards ``bounds[1]`` (not reached) entries match ``least`` tokens, the first of which
+    ``matches`` or not; by galloping."""
+    if not matches:
+        return 0
     start, limit = bounds
     step = 1 if limit >= start else -1
     reach = (limit - start) * step
-    low, high = 0, 1
+    low, high = 1, 2
     while high <= reach:
         entry = entry_of(shelf, start + step * (high - 1))
-        if _match_from(shelf, entry, contexts, row, least, 1) < least:
+        if _compare(shelf, entry, question, asked, least, 0)[0] < least:
             break
         low, high = high, 2 * high
     high = min(high, reach + 1)
@@ -173,33 +229,39 @@ def _run_bound(shelf: Shelf, contexts: IntArray, row: Index, bounds: Any, least:
     while high - low > 1:
         middle = (low + high) >> 1
         entry = entry_of(shelf, start + step * (middle - 1))
-        if _match_from(shelf, entry, contexts, row, least, 1) >= least:
+        if _compare(shelf, entry, question, asked, least, 0)[0] >= least:
             low = middle
         else:
             high = middle
     return low
 
 
-@lean_kernel
-def _match_at(
-    shelf: Shelf, contexts: IntArray, row: Index, size: Index, index: Index, inside: bool
-) -> Any:
+@inlined_kernel
+def _match_at(shelf: Shelf, question: WordArray, asked: Any, index: Index, inside: bool) -> Any:
     """Position of an entry, and how many tokens match before it; none where the entry is not ``inside``."""
     if not inside:
         return np.int64(-1), np.int64(0)
     position = entry_of(shelf, index)
-    return position, np.int64(_match_from(shelf, position, contexts, row, size, np.int64(1)))
+    length, _, _ = _compare(shelf, position, question, asked, asked[0], 0)
+    return position, length
 
 
 @lean_kernel
 def find_occurrences(
-    shelf: Shelf, contexts: IntArray, row: Index, size: Index, most: Index, found: LongArray
+    shelf: Shelf,
+    contexts: IntArray,
+    row: Index,
+    size: Index,
+    most: Index,
+    found: LongArray,
+    question: WordArray,
 ) -> Any:
     """Up to ``most`` occurrences with the longest matches of the end of a context, longest first.
 
     Args:
         contexts: int32 ``[B, W]``, right-aligned; the last ``size`` tokens of row ``row`` are looked for.
         found: int64 ``[>= most, 2]``, filled with positions and match lengths.
+        question: uint64 ``[MAX_DEPTH]``, work space.
 
     Returns:
         How many. Where more than ``most`` share the longest match they are a sample, evenly spaced in the order of
@@ -208,33 +270,36 @@ def find_occurrences(
     size = usable(shelf, contexts, row, size)
     if size == 0:
         return 0
-    place, first, end = _place_of(shelf, contexts, row, size)
+    asked = _ask(shelf, contexts, row, size, question)
+    place, first, end = _place_of(shelf, question, asked)
     left, right = place - 1, place
-    to_left, at_left = _match_at(shelf, contexts, row, size, left, left >= first)
-    to_right, at_right = _match_at(shelf, contexts, row, size, right, right < end)
+    to_left, at_left = _match_at(shelf, question, asked, left, left >= first)
+    to_right, at_right = _match_at(shelf, question, asked, right, right < end)
     longest = max(at_left, at_right)
     if longest == 0:
         return 0
-    lefts = _run_bound(shelf, contexts, row, (left, first - 1), longest)
-    rights = _run_bound(shelf, contexts, row, (right, end), longest)
+    bounds = (left, first - 1)
+    lefts = _run_bound(shelf, question, asked, bounds, longest, at_left == longest)
+    bounds = (right, end)
+    rights = _run_bound(shelf, question, asked, bounds, longest, at_right == longest)
     count = _take_longest(shelf, (left, lefts, rights), longest, most, found)
     if count == most:
         return count
     if lefts:
         left -= lefts
-        to_left, at_left = _match_at(shelf, contexts, row, size, left, left >= first)
+        to_left, at_left = _match_at(shelf, question, asked, left, left >= first)
     if rights:
         right += rights
-        to_right, at_right = _match_at(shelf, contexts, row, size, right, right < end)
+        to_right, at_right = _match_at(shelf, question, asked, right, right < end)
     while count < most and (at_left > 0 or at_right > 0):
         if at_left >= at_right:
             found[count, POSITION], found[count, LENGTH] = to_left, at_left
             left -= 1
-            to_left, at_left = _match_at(shelf, contexts, row, size, left, left >= first)
+            to_left, at_left = _match_at(shelf, question, asked, left, left >= first)
         else:
             found[count, POSITION], found[count, LENGTH] = to_right, at_right
             right += 1
-            to_right, at_right = _match_at(shelf, contexts, row, size, right, right < end)
+            to_right, at_right = _match_at(shelf, question, asked, right, right < end)
         count += 1
     return count
 
@@ -244,6 +309,7 @@ def find_for(
     words: WordArray,
     meta: LongArray,
     desk: IntArray,
+    question: WordArray,
     context: IntArray,
     most: Index,
     found: LongArray,
@@ -255,7 +321,7 @@ def find_for(
 
     Args:
         words, meta: of a :class:`Shelf`.
-        desk: int32 ``[1, MAX_DEPTH]``, work space.
+        desk, question: int32 ``[1, MAX_DEPTH]`` and uint64 ``[MAX_DEPTH]``, work space.
         context: int32 ``[n]``, of any length.
         most, found: see :func:`find_occurrences`; ``most`` is cut to the rows of ``found``.
     """
@@ -264,10 +330,10 @@ def find_for(
     for i in range(1, size + 1):
         desk[0, width - i] = context[context.shape[0] - i]
     most = max(0, min(most, found.shape[0]))
-    return find_occurrences(Shelf(words, meta), desk, 0, size, most, found)
+    return find_occurrences(Shelf(words, meta), desk, 0, size, most, found, question)
 
 
-@lean_kernel
+@inlined_kernel
 def _take_longest(shelf: Shelf, run: Any, longest: Index, most: Index, found: LongArray) -> Any:
     """The entries with the longest match: the nearest first, or an even sample where there are more than ``most``.
 

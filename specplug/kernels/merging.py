@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.datastore_layout import (
     CELL,
     COARSE,
@@ -73,7 +73,7 @@ def load_texts(shelf: Shelf, found: LongArray, count: Index, width: Index, texts
             texts[i, k] = -1
 
 
-@lean_kernel
+@inlined_kernel
 def length_class(length: Index) -> Any:
     """Class of a match length (at least 1): 1 to 8 by themselves, then 9.., 11.., 14.., 18.., 24.., 32..."""
     if length <= 8:
@@ -89,7 +89,7 @@ def length_class(length: Index) -> Any:
     return 12 if length < 32 else 13
 
 
-@lean_kernel
+@inlined_kernel
 def share_class(share: Any) -> Any:
     """Class of a share of the evidence (above 0, at most 1); all of it is a class of its own."""
     if share >= 1.0:
@@ -103,7 +103,7 @@ def share_class(share: Any) -> Any:
     return 0
 
 
-@lean_kernel
+@inlined_kernel
 def count_class(count: Index) -> Any:
     """Class of a number of occurrences: 1, 2 or 3, up to 8, more."""
     if count <= 1:
@@ -113,14 +113,14 @@ def count_class(count: Index) -> Any:
     return 2 if count <= 8 else 3
 
 
-@lean_kernel
+@inlined_kernel
 def hit_rate(model: Model, cell: Index, coarse: Index) -> Any:
     """Estimated probability that a guess of this class is right."""
     parent = model.coarse[coarse, 0] / model.coarse[coarse, 1]
     return (model.cells[cell, 0] + SHRINK * parent) / (model.cells[cell, 1] + SHRINK)
 
 
-@lean_kernel
+@inlined_kernel
 def _bits(mask: Any) -> Any:
     count = 0
     while mask != 0:
@@ -129,7 +129,7 @@ def _bits(mask: Any) -> Any:
     return count
 
 
-@lean_kernel
+@inlined_kernel
 def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
     """Children of a node into ``scratch.children``; returns how many, and the evidence for all together."""
     children, evidence = scratch.children, scratch.evidence
@@ -168,7 +168,7 @@ def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
     return count, total
 
 
-@lean_kernel
+@inlined_kernel
 def _branch(
     scratch: Scratch, model: Model, nodes: Any, row: Index, size: Index, origin: Any, most: Index
 ) -> Any:

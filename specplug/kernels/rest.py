@@ -102,7 +102,8 @@ def draft_readers(
             continue
         size = readers.sizes[slot, 0]
         count = find_occurrences(
-            shelf, readers.contexts, slot, size, min(most, MAX_FOUND), scratch.found
+            *(shelf, readers.contexts, slot, size, min(most, MAX_FOUND), scratch.found),
+            scratch.question,
         )
         width = min(ceiling + 1, scratch.texts.shape[1])
         load_texts(shelf, scratch.found, count, width, scratch.texts)

@@ -38,7 +38,9 @@ def usable(shelf: Any, contexts: Any, row: int, size: int) -> int:
     return foreign[0] if foreign else len(ending)
 
 
-def find_occurrences(shelf: Any, contexts: Any, row: int, size: int, most: int, found: Any) -> int:
+def find_occurrences(
+    shelf: Any, contexts: Any, row: int, size: int, most: int, found: Any, question: Any
+) -> int:
     """Up to ``most`` occurrences with the longest matches of the end of a context, longest first."""
     size = usable(shelf, contexts, row, size)
     query = [int(token) for token in contexts[row][::-1][:size]]
@@ -73,11 +75,13 @@ def find_occurrences(shelf: Any, contexts: Any, row: int, size: int, most: int, 
     return len(chosen)
 
 
-def find_for(words: Any, meta: Any, desk: Any, context: Any, most: int, found: Any) -> int:
+def find_for(
+    words: Any, meta: Any, desk: Any, question: Any, context: Any, most: int, found: Any
+) -> int:
     """:func:`find_occurrences` of the end of one context."""
     width = len(desk[0])
     ending = context[-width:]
     desk[0][width - len(ending) :] = ending
     return find_occurrences(
-        (words, meta), desk, 0, len(ending), max(0, min(most, len(found))), found
+        (words, meta), desk, 0, len(ending), max(0, min(most, len(found))), found, question
     )

@@ -72,7 +72,9 @@ def draft_readers(
             continue
         size = int(readers.sizes[slot, 0])
         most_found = min(most, len(scratch.found))
-        count = find_occurrences(shelf, readers.contexts, slot, size, most_found, scratch.found)
+        count = find_occurrences(
+            shelf, readers.contexts, slot, size, most_found, scratch.found, scratch.question
+        )
         width = min(ceiling + 1, scratch.texts.shape[1])
         load_texts(shelf, scratch.found, count, width, scratch.texts)
         limits = (count, ceiling, branches, width)

@@ -41,34 +41,36 @@ CORPORA = st.lists(st.lists(st.integers(0, VOCAB - 1), max_size=40), min_size=1,
 )
 
 
-def build(corpus: list[list[int]], memory: int = 1 << 20, sparse: bool = False) -> layout.Shelf:
+def build(
+    corpus: list[list[int]], memory: int = 1 << 20, sparse: bool = False, vocab: int = VOCAB
+) -> layout.Shelf:
     """A datastore in memory; ``sparse``: only tokens that are a last token have a bucket."""
-    tokens = np.array([t for document in corpus for t in [*document, VOCAB]], np.int64)
-    counts = np.zeros(VOCAB, np.int64)
-    blank = plan(VOCAB, len(tokens), 0)
-    shelf = place(blank, len(tokens), 0, [tokens, tokens[:0], counts])
+    tokens = np.array([t for document in corpus for t in [*document, vocab]], np.int64)
+    counts = np.zeros(vocab, np.int64)
+    blank = plan(vocab, len(tokens), 0, listed=int(sparse))
+    shelf = place(vocab, blank, (len(tokens), 0, 0), [tokens, tokens[:0], tokens[:0]])
     context_kernels.count_entries(shelf, counts)
     entries = np.concatenate(list(sorted_entries(shelf, counts, memory)))
     starts = np.concatenate([[0], np.cumsum(counts)])
     listed = int(np.count_nonzero(counts)) if sparse else 0
     if sparse:
-        present = np.append(np.flatnonzero(counts), VOCAB)
+        present = np.append(np.flatnonzero(counts), vocab)
         starts = present << bits_for(len(entries)) | starts[present]
-    sections = plan(VOCAB, len(tokens), len(entries), listed=listed)
-    return place(sections, len(tokens), len(entries), [tokens, entries, starts], listed)
+    sections = plan(vocab, len(tokens), len(entries), listed=listed)
+    return place(vocab, sections, (len(tokens), len(entries), listed), [tokens, entries, starts])
 
 
 def place(
-    sections: Any, tokens: int, entries: int, values: list[Any], listed: int = 0
+    vocab: int, sections: Any, sizes: tuple[int, int, int], values: list[Any]
 ) -> layout.Shelf:
-    """The sections, packed one after the other."""
-    meta = [tokens, entries, VOCAB, layout.MAX_DEPTH]
+    """The sections, packed one after the other. ``sizes``: tokens, entries, last tokens listed."""
+    meta = [sizes[0], sizes[1], vocab, layout.MAX_DEPTH]
     words = []
     for section, numbers in zip(sections.values(), values, strict=True):
         meta += [section.bits, sum(map(len, words))]
         words.append(np.zeros(section.size // 8 + 8, np.uint64))
         packed_kernels.pack(np.asarray(numbers, np.int64), section.bits, 0, words[-1])
-    meta.append(listed)
+    meta.append(sizes[2])
     everything = np.concatenate(words)
     everything.flags.writeable = False
     return layout.Shelf(everything, np.array(meta, np.int64))
@@ -202,26 +204,34 @@ def test_packing_documents(document: list[int], limit: int, offset: int) -> None
     corpus=CORPORA,
     size=st.integers(0, 40),
     most=st.integers(1, 12),
-    sparse=st.booleans(),
+    kind=st.sampled_from([(3, False), (3, True), (40, True), (70_000, True)]),
     data=st.data(),
 )
-@example(corpus=[[0] * 40], size=40, most=3, sparse=True, data=None)
+@example(corpus=[[0] * 40], size=40, most=3, kind=(3, True), data=None)
+@example(corpus=[[0] * 40], size=40, most=3, kind=(70_000, True), data=None)
 def test_look_up(
-    corpus: list[list[int]], size: int, most: int, sparse: bool, data: st.DataObject | None
+    corpus: list[list[int]],
+    size: int,
+    most: int,
+    kind: tuple[int, bool],
+    data: st.DataObject | None,
 ) -> None:
-    shelf = build(corpus, sparse=sparse)
+    """Words of the text hold 32 tokens, 10 or 3."""
+    vocab, sparse = kind
+    shelf = build(corpus, sparse=sparse, vocab=vocab)
     tokens = [0] * 40
     if data is not None:
         # Mostly text of the corpus, so that matches are long; sometimes a separator or a foreign id.
         text = [token for document in corpus for token in document]
         start = data.draw(st.integers(0, len(text) - 1))
         tokens = text[start : start + 40]
-        tokens += data.draw(st.lists(st.integers(-1, VOCAB), max_size=3))
+        tokens += data.draw(st.lists(st.sampled_from([-1, 0, 1, 2, vocab]), max_size=3))
     row = np.array([([0] * 40 + tokens)[-40:]], np.int32)
     found = [np.zeros((layout.MAX_FOUND, 2), np.int64) for _ in range(2)]
     size = min(size, len(tokens))
-    ref = lookup_reference.find_occurrences(shelf, row, 0, size, most, found[1])
-    got = lookup_kernels.find_occurrences(shelf, row, 0, size, most, found[0])
+    question = np.full(layout.MAX_DEPTH, 1, np.uint64)  # what an earlier search left
+    ref = lookup_reference.find_occurrences(shelf, row, 0, size, most, found[1], question)
+    got = lookup_kernels.find_occurrences(shelf, row, 0, size, most, found[0], question)
     assert (got, found[0].tolist()) == (ref, found[1].tolist())
 
 
@@ -239,7 +249,8 @@ def test_look_up_for_python(corpus: list[list[int]], context: list[int], most: i
         desk = np.full((1, layout.MAX_DEPTH), 1, np.int32)  # what an earlier search left
         found = np.zeros((layout.MAX_FOUND, 2), np.int64)
         asked = np.array(context, np.int32)
-        count = module.find_for(shelf.words, shelf.meta, desk, asked, most, found)
+        question = np.full(layout.MAX_DEPTH, 1, np.uint64)
+        count = module.find_for(shelf.words, shelf.meta, desk, question, asked, most, found)
         got.append((count, found.tolist()))
     assert got[0] == got[1]
 
