@@ -33,8 +33,8 @@ __all__ = ["FILE", "Datastore", "Identity", "Occurrences", "file_of", "identity_
 Identity = tuple[int, int, int, int]
 
 
-#: Shape of what a search finds.
-_FOUND = (layout.MAX_FOUND, 2)
+#: Shape of what a search finds, kind of what it looks for.
+_FOUND, _TOKEN = (layout.MAX_FOUND, 2), np.dtype(np.int32)
 
 
 class Occurrences(NamedTuple):
@@ -111,14 +111,15 @@ class Datastore:
         """
         if len(context) > layout.MAX_DEPTH:
             context = context[-layout.MAX_DEPTH :]
-        ending = np.ascontiguousarray(context, np.int32)
-        if not ending.flags.carray:  # read-only: would be compiled anew
-            ending = ending.copy()
+        # What is read-only or has gaps would be compiled anew.
+        if context.dtype is not _TOKEN or not context.flags.carray:
+            context = np.require(context, _TOKEN, ["C", "W", "A"])
         words, meta = self.shelf
         # Not kept and copied: what is found is written where the caller gets it.
         found = np.empty(_FOUND, np.int64)
-        count = find_for(words, meta, self._desk, self._question, ending, most, found)
-        return Occurrences(found[:count, 0], found[:count, 1])
+        count = find_for(words, meta, self._desk, self._question, context, most, found)
+        # Its constructor is written in Python, and takes as long as half of the search.
+        return tuple.__new__(Occurrences, (found[:count, 0], found[:count, 1]))
 
     def intact(self) -> bool:
         """Whether the mapped file still has its length: reading beyond the end of a cut file would end the process.

@@ -18,6 +18,7 @@ from specplug.index.datastore_format import layout as plan
 from specplug.index.suffix import as_kernel_array
 from specplug.index.volume import Volume, log
 from specplug.kernels import datastore_layout as layout
+from specplug.kernels.lookup import ANY_LENGTH
 from specplug.kernels.rest import begin_reader, draft_readers, observe_readers
 from specplug.types import (
     Capabilities,
@@ -103,6 +104,8 @@ class RestIndex:
         self._cost, self._branches = float(cost), branches
         # A tree needs to know the alternatives; for a chain more occurrences change next to nothing.
         self._found = 24 if branches == 1 else layout.MAX_FOUND
+        # Evidence goes with the square of the match: what is shorter than a quarter of the longest hardly counts.
+        self._fold = 4 if branches == 1 else ANY_LENGTH
         # A worker has no tokenizer by itself: asked once, because loading one takes seconds.
         self._vocabulary = context.tokenizer() if context.tokenizer is not None else ""
         self._refresh = refresh
@@ -192,7 +195,7 @@ class RestIndex:
         draft_readers(
             *(shelf, self.readers, self.model, self._scratch, slots, ceilings),
             (out.tokens, out.survival, out.lengths, parents),
-            (self._found, self._branches, self._cost),
+            (self._found, self._fold, self._branches, self._cost),
         )
 
     def _draft_some(
@@ -279,5 +282,5 @@ def _warm_up() -> None:
     offsets, token = np.array([0, 1], np.int64), np.zeros(1, np.int32)
     for _ in range(WARM_CALLS):
         begin_reader(readers, 0, token)
-        draft_readers(*(shelf, readers, model, scratch, slots, ceilings), buffers, (24, 1, 0.1))
+        draft_readers(*(shelf, readers, model, scratch, slots, ceilings), buffers, (24, 4, 1, 0.1))
         observe_readers(readers, model, slots, offsets, token, 0.1)

@@ -21,6 +21,7 @@ from specplug.kernels.datastore_layout import (
     ENTRY_BITS,
     ENTRY_WORD,
     LENGTH,
+    MAX_DEPTH,
     POSITION,
     TOKEN_BITS,
     TOKEN_WORD,
@@ -33,6 +34,9 @@ from specplug.kernels.datastore_layout import (
     WordArray,
 )
 from specplug.kernels.packed import read_bits, read_packed
+
+#: More than the longest match can be longer than the shortest.
+ANY_LENGTH = MAX_DEPTH + 1
 
 
 @inlined_kernel
@@ -252,14 +256,16 @@ def find_occurrences(
     contexts: IntArray,
     row: Index,
     size: Index,
-    most: Index,
+    limits: Any,
     found: LongArray,
     question: WordArray,
 ) -> Any:
-    """Up to ``most`` occurrences with the longest matches of the end of a context, longest first.
+    """Occurrences with the longest matches of the end of a context, longest first.
 
     Args:
         contexts: int32 ``[B, W]``, right-aligned; the last ``size`` tokens of row ``row`` are looked for.
+        limits: how many, at most (``most``); and that the longest match is less than so many times as long as any
+            (:data:`ANY_LENGTH`: no matter how long).
         found: int64 ``[>= most, 2]``, filled with positions and match lengths.
         question: uint64 ``[MAX_DEPTH]``, work space.
 
@@ -267,6 +273,7 @@ def find_occurrences(
         How many. Where more than ``most`` share the longest match they are a sample, evenly spaced in the order of
         the entries; ties between the two sides of the place go to the left. O(log(entries) + most * DEPTH).
     """
+    most, fold = limits
     size = usable(shelf, contexts, row, size)
     if size == 0:
         return 0
@@ -291,7 +298,7 @@ def find_occurrences(
     if rights:
         right += rights
         to_right, at_right = _match_at(shelf, question, asked, right, right < end)
-    while count < most and (at_left > 0 or at_right > 0):
+    while count < most and max(at_left, at_right) * fold > longest:
         if at_left >= at_right:
             found[count, POSITION], found[count, LENGTH] = to_left, at_left
             left -= 1
@@ -330,7 +337,7 @@ def find_for(
     for i in range(1, size + 1):
         desk[0, width - i] = context[context.shape[0] - i]
     most = max(0, min(most, found.shape[0]))
-    return find_occurrences(Shelf(words, meta), desk, 0, size, most, found, question)
+    return find_occurrences(Shelf(words, meta), desk, 0, size, (most, ANY_LENGTH), found, question)
 
 
 @inlined_kernel

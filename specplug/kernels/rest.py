@@ -88,10 +88,11 @@ def draft_readers(
 
     Args:
         out: tokens int32 ``[B, K]``, survival float64 ``[B, K]``, lengths int32 ``[B]``, parents int32 ``[B, K]``.
-        how: occurrences to merge, children per node (1: chains), cost of a draft token.
+        how: occurrences to merge and how much shorter their matches may be than the longest (see
+            :func:`find_occurrences`), children per node (1: chains), cost of a draft token.
     """
     tokens, survival, lengths, parents = out
-    most, branches, cost = how
+    most, fold, branches, cost = how
     threshold = cost * model.numbers[EMITTED] / model.numbers[SPENT]
     for i in range(slots.shape[0]):
         slot = slots[i]
@@ -101,9 +102,9 @@ def draft_readers(
         if ceiling <= 0:
             continue
         size = readers.sizes[slot, 0]
+        limits = (min(most, MAX_FOUND), fold)
         count = find_occurrences(
-            *(shelf, readers.contexts, slot, size, min(most, MAX_FOUND), scratch.found),
-            scratch.question,
+            shelf, readers.contexts, slot, size, limits, scratch.found, scratch.question
         )
         width = min(ceiling + 1, scratch.texts.shape[1])
         load_texts(shelf, scratch.found, count, width, scratch.texts)

@@ -39,9 +39,10 @@ def usable(shelf: Any, contexts: Any, row: int, size: int) -> int:
 
 
 def find_occurrences(
-    shelf: Any, contexts: Any, row: int, size: int, most: int, found: Any, question: Any
+    shelf: Any, contexts: Any, row: int, size: int, limits: Any, found: Any, question: Any
 ) -> int:
-    """Up to ``most`` occurrences with the longest matches of the end of a context, longest first."""
+    """Occurrences with the longest matches of the end of a context, longest first. ``limits``: how many, how long."""
+    most, fold = limits
     size = usable(shelf, contexts, row, size)
     query = [int(token) for token in contexts[row][::-1][:size]]
     table = []
@@ -61,8 +62,9 @@ def find_occurrences(
         chosen = [best[i * len(best) // most] for i in range(most)]
     else:
         # The nearest on the left and on the right of the place, the longer match first.
-        left = [row for row in matching if row[3]][::-1]
-        right = [row for row in matching if not row[3]]
+        long = [row for row in matching if row[2] * fold > longest]
+        left = [row for row in long if row[3]][::-1]
+        right = [row for row in long if not row[3]]
         chosen = []
         while len(chosen) < most and (left or right):
             if left and (not right or left[0][2] >= right[0][2]):
@@ -83,5 +85,5 @@ def find_for(
     ending = context[-width:]
     desk[0][width - len(ending) :] = ending
     return find_occurrences(
-        (words, meta), desk, 0, len(ending), max(0, min(most, len(found))), found, question
+        (words, meta), desk, 0, len(ending), (max(0, min(most, len(found))), 33), found, question
     )

@@ -62,7 +62,7 @@ def draft_readers(
 ) -> None:
     """Drafts for a batch."""
     tokens, survival, lengths, parents = out
-    most, branches, cost = how
+    most, fold, branches, cost = how
     threshold = cost * model.numbers[0] / model.numbers[1]
     for i, slot in enumerate(slots.tolist()):
         ceiling = min(int(ceilings[i]), tokens.shape[1])
@@ -71,9 +71,9 @@ def draft_readers(
         if ceiling <= 0:
             continue
         size = int(readers.sizes[slot, 0])
-        most_found = min(most, len(scratch.found))
+        most_long = (min(most, len(scratch.found)), fold)
         count = find_occurrences(
-            shelf, readers.contexts, slot, size, most_found, scratch.found, scratch.question
+            shelf, readers.contexts, slot, size, most_long, scratch.found, scratch.question
         )
         width = min(ceiling + 1, scratch.texts.shape[1])
         load_texts(shelf, scratch.found, count, width, scratch.texts)

@@ -204,15 +204,17 @@ def test_packing_documents(document: list[int], limit: int, offset: int) -> None
     corpus=CORPORA,
     size=st.integers(0, 40),
     most=st.integers(1, 12),
+    fold=st.sampled_from([2, 4, lookup_kernels.ANY_LENGTH]),
     kind=st.sampled_from([(3, False), (3, True), (40, True), (70_000, True)]),
     data=st.data(),
 )
-@example(corpus=[[0] * 40], size=40, most=3, kind=(3, True), data=None)
-@example(corpus=[[0] * 40], size=40, most=3, kind=(70_000, True), data=None)
+@example(corpus=[[0] * 40], size=40, most=3, fold=4, kind=(3, True), data=None)
+@example(corpus=[[0] * 40], size=40, most=3, fold=4, kind=(70_000, True), data=None)
 def test_look_up(
     corpus: list[list[int]],
     size: int,
     most: int,
+    fold: int,
     kind: tuple[int, bool],
     data: st.DataObject | None,
 ) -> None:
@@ -230,8 +232,9 @@ def test_look_up(
     found = [np.zeros((layout.MAX_FOUND, 2), np.int64) for _ in range(2)]
     size = min(size, len(tokens))
     question = np.full(layout.MAX_DEPTH, 1, np.uint64)  # what an earlier search left
-    ref = lookup_reference.find_occurrences(shelf, row, 0, size, most, found[1], question)
-    got = lookup_kernels.find_occurrences(shelf, row, 0, size, most, found[0], question)
+    limits = (most, fold)
+    ref = lookup_reference.find_occurrences(shelf, row, 0, size, limits, found[1], question)
+    got = lookup_kernels.find_occurrences(shelf, row, 0, size, limits, found[0], question)
     assert (got, found[0].tolist()) == (ref, found[1].tolist())
 
 
@@ -286,6 +289,7 @@ def draft(life: Life, shelf: layout.Shelf, how: Any, ceilings: list[int], width:
     corpus=CORPORA,
     branches=st.integers(1, 3),
     found=st.integers(1, 12),
+    fold=st.sampled_from([2, lookup_kernels.ANY_LENGTH]),
     steps=st.lists(
         st.tuples(
             st.lists(st.integers(0, VOCAB - 1), max_size=4),
@@ -300,6 +304,7 @@ def test_drafts(
     corpus: list[list[int]],
     branches: int,
     found: int,
+    fold: int,
     steps: list[tuple[list[int], list[int], int]],
 ) -> None:
     shelf = build(corpus)
@@ -314,7 +319,7 @@ def test_drafts(
         slots = np.arange(2, dtype=np.int32)
         for life in (got, ref):
             life.module.observe_readers(life.readers, life.model, slots, offsets, tokens, 0.1)
-        how = (found, branches, 0.1)
+        how = (found, fold, branches, 0.1)
         drafts = [draft(life, shelf, how, [ceiling, 5], width) for life in (got, ref)]
         assert drafts[0] == drafts[1]
         for part in ("contexts", "sizes"):
