@@ -91,9 +91,9 @@ def _radix(order: Ordering, start: Index, end: Index, differing: Any, digit: Ind
             place += count
         for i in range(start, end):
             key = source[i]
-            value = np.int64((key >> shift) & mask)
-            place = counts[value]
-            counts[value] = place + 1
+            digits: Any = np.int64((key >> shift) & mask)
+            place = counts[digits]
+            counts[digits] = place + 1
             target[place] = key
         source, target = target, source
         away = not away
@@ -150,7 +150,7 @@ def sort_runs(
         differing = (differing >> below) << below
         if differing != 0:
             _sort_run(order, start, end, differing)
-        begin = start
+        begin: Any = start
         for i in range(start + 1, end + 1):
             if i < end and (order.keys[i] ^ order.keys[begin]) >> below == 0:
                 continue
