@@ -152,15 +152,17 @@ class RestIndex:
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """See :class:`specplug.protocols.Proposer`. One look-up per row."""
-        self._check_slots(slots)
-        out.lengths[: len(slots)] = 0
-        volumes = [self._of_slot[slot] for slot in slots.tolist()]
-        if volumes.count(volumes[0] if volumes else None) == len(volumes):
+        volumes = [self._of_slot[slot] for slot in self._check_slots(slots)]
+        first = volumes[0] if volumes else None
+        if volumes.count(first) == len(volumes):
             # The usual case: one datastore for all.
-            shelf = volumes[0].shelf() if volumes and volumes[0] is not None else None
+            shelf = first.shelf() if first is not None else None
             if shelf is not None:
                 self._draft_rows(shelf, slots, ceilings, out)
+            else:
+                out.lengths[: len(volumes)] = 0
             return
+        out.lengths[: len(volumes)] = 0
         groups: dict[int, list[int]] = {}
         for row, volume in enumerate(volumes):
             if volume is not None:
@@ -190,7 +192,7 @@ class RestIndex:
         self, shelf: layout.Shelf, slots: IntArray, ceilings: IntArray, out: DraftBuffers
     ) -> None:
         slots = as_kernel_array(slots, np.int32)
-        ceilings = as_kernel_array(np.minimum(ceilings, self.context.max_draft), np.int32)
+        ceilings = as_kernel_array(ceilings, np.int32)
         parents = self._parents if out.parents is None else out.parents
         draft_readers(
             *(shelf, self.readers, self.model, self._scratch, slots, ceilings),
@@ -216,13 +218,14 @@ class RestIndex:
         if out.parents is not None and part.parents is not None:
             out.parents[rows] = part.parents
 
-    def _check_slots(self, slots: IntArray) -> None:
+    def _check_slots(self, slots: IntArray) -> list[int]:
         # Kernels do not check bounds: a wrong slot would be another request's memory.
-        listed = slots.tolist()
+        listed: list[int] = slots.tolist()
         most = self.context.max_requests
         if listed and not 0 <= min(listed) <= max(listed) < most:
             wrong = next(slot for slot in listed if not 0 <= slot < most)
             raise InvalidRequestError(f"slot must be 0 .. {most - 1}, got {wrong}")
+        return listed
 
     def _volume_for(self, namespace: str) -> Volume | None:
         asked = namespace.removeprefix(_ASKED)

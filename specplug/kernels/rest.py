@@ -87,6 +87,7 @@ def draft_readers(
     """Drafts for a batch.
 
     Args:
+        ceilings: int32 ``[B]``; no draft is longer than ``K``, or than ``scratch`` has room for.
         out: tokens int32 ``[B, K]``, survival float64 ``[B, K]``, lengths int32 ``[B]``, parents int32 ``[B, K]``.
         how: occurrences to merge and how much shorter their matches may be than the longest (see
             :func:`find_occurrences`), children per node (1: chains), cost of a draft token.
@@ -96,7 +97,7 @@ def draft_readers(
     threshold = cost * model.numbers[EMITTED] / model.numbers[SPENT]
     for i in range(slots.shape[0]):
         slot = slots[i]
-        ceiling = min(ceilings[i], tokens.shape[1])
+        ceiling = min(ceilings[i], tokens.shape[1], scratch.texts.shape[1] - 1)
         lengths[i] = 0
         readers.sizes[slot, 1] = -1
         if ceiling <= 0:

@@ -65,7 +65,7 @@ def draft_readers(
     most, fold, branches, cost = how
     threshold = cost * model.numbers[0] / model.numbers[1]
     for i, slot in enumerate(slots.tolist()):
-        ceiling = min(int(ceilings[i]), tokens.shape[1])
+        ceiling = min(int(ceilings[i]), tokens.shape[1], scratch.texts.shape[1] - 1)
         lengths[i] = 0
         readers.sizes[slot, 1] = -1
         if ceiling <= 0:

@@ -294,7 +294,7 @@ def draft(life: Life, shelf: layout.Shelf, how: Any, ceilings: list[int], width:
         st.tuples(
             st.lists(st.integers(0, VOCAB - 1), max_size=4),
             st.lists(st.integers(-1, VOCAB - 1), max_size=4),
-            st.integers(0, 6),
+            st.integers(0, 7),
         ),
         min_size=1,
         max_size=6,
@@ -320,7 +320,7 @@ def test_drafts(
         for life in (got, ref):
             life.module.observe_readers(life.readers, life.model, slots, offsets, tokens, 0.1)
         how = (found, fold, branches, 0.1)
-        drafts = [draft(life, shelf, how, [ceiling, 5], width) for life in (got, ref)]
+        drafts = [draft(life, shelf, how, [ceiling, 5], width + 1) for life in (got, ref)]
         assert drafts[0] == drafts[1]
         for part in ("contexts", "sizes"):
             assert getattr(got.readers, part).tolist() == getattr(ref.readers, part).tolist()
