@@ -1,0 +1,300 @@
+"""A causal language model of transformers, taken apart by inspection: its layers, its cache, passes over parts of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.errors import SkipPlanError
+from specplug.layers.exit_head import ExitHead
+from specplug.layers.plan import Plan
+
+#: What decoder layers call their two sublayers, by family.
+ATTENTION_NAMES = ("self_attn", "attention", "attn")
+MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
+#: And decoder stacks their last norm.
+NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+#: Tokens of each weight matrix that a fingerprint looks at.
+_SAMPLED = 64
+
+
+class Decoder:
+    """Runs a model with sublayers left out, on the same weights and the same cache.
+
+    A sublayer is left out by giving it another ``forward`` for the time of a pass, one that adds nothing; the model's
+    own code does the rest. The list of layers is found by looking for the longest one, the sublayers by their usual
+    names, and what each returns by running one token.
+
+    Args:
+        model: a causal language model of transformers, in evaluation mode afterwards.
+
+    Raises:
+        SkipPlanError: a model whose layers or sublayers are not recognised, or whose cache cannot be rolled back
+            (recurrent state, sliding windows): what is wrong, and what is needed.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.eval()
+        self.name = type(model).__name__
+        self.inner, self.blocks = _stack(model)
+        self.attention = [_part(block, ATTENTION_NAMES, "attention", self.name) for block in self.blocks]
+        self.mlp = [_part(block, MLP_NAMES, "MLP", self.name) for block in self.blocks]
+        self.norm = _part(self.inner, NORM_NAMES, "final norm", self.name)
+        self.hidden = int(model.config.get_text_config().hidden_size)
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self._tuple_blocks = self._look()
+        self._heads: dict[ExitHead, Callable[[Any], Any]] = {}
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return len(self.blocks)
+
+    def new_cache(self) -> Any:
+        """An empty KV cache of the model."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.model.config)
+
+    def logits(self, tokens: Sequence[int], cache: Any) -> NDArray[Any]:
+        """One pass over ``tokens``, which ``cache`` is extended by: float64 or float32 ``[n, V]``."""
+        import torch
+
+        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.model.device)
+        with torch.inference_mode():
+            out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return as_numpy(out.logits[0])
+
+    @contextmanager
+    def running(self, plan: Plan, head: ExitHead | None = None) -> Iterator[None]:
+        """Passes inside run the sublayers of ``plan`` only, and ``head`` after the last norm.
+
+        Raises:
+            SkipPlanError: a plan for another number of layers.
+        """
+        if plan.layers != self.layers:
+            raise SkipPlanError(
+                f"the plan is for {plan.layers} layers, {self.name} has {self.layers}; build the policy with "
+                f"{self.layers} layers"
+            )
+        changed: list[tuple[Any, Any]] = []
+        try:
+            for module, stub in self._stubs(plan, head):
+                changed.append((module, module.__dict__.get("forward")))
+                module.forward = stub
+            yield
+        finally:
+            for module, before in reversed(changed):
+                if before is None:
+                    del module.forward
+                else:
+                    module.forward = before
+
+    @contextmanager
+    def watching(self, modules: Sequence[Any]) -> Iterator[list[Any]]:
+        """Passes inside write the first output of each module, ``[n, d]``, into the list that this gives."""
+        seen: list[Any] = [None] * len(modules)
+        hooks = [
+            module.register_forward_hook(_recorder(seen, place)) for place, module in enumerate(modules)
+        ]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def watching_inputs(self) -> Iterator[list[Any]]:
+        """Passes inside write what enters layer 0, ``[n, d]``, into the list that this gives."""
+        seen: list[Any] = [None]
+
+        def record(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen[0] = (args[0] if args else kwargs["hidden_states"])[0]
+
+        hook = self.blocks[0].register_forward_pre_hook(record, with_kwargs=True)
+        try:
+            yield seen
+        finally:
+            hook.remove()
+
+    def run_layer(self, layer: int, states: Any, cache: Any, position: int) -> Any:
+        """One layer at one position on several states at once; the cache is read and not extended.
+
+        Args:
+            layer: its number.
+            states: tensor ``[n, d]``.
+            cache: holds at least ``position`` tokens; those from there on are not seen.
+            position: where the states stand.
+
+        Returns:
+            Tensor ``[n, d]``.
+        """
+        import torch
+
+        from specplug.adapters.transformers_hf.cache import Branches
+
+        block = self.blocks[layer]
+        hidden = states[:, None, :]
+        ids = torch.full((1, 1), position, dtype=torch.long, device=hidden.device)
+        with torch.inference_mode():
+            angles = self.inner.rotary_emb(hidden, position_ids=ids)
+            out = block(
+                hidden,
+                attention_mask=None,
+                position_ids=ids,
+                past_key_values=Branches(cache, layer, position, len(hidden)),
+                use_cache=True,
+                position_embeddings=angles,
+            )
+        return _first(out)[:, 0, :]
+
+    def fingerprint(self) -> str:
+        """Names the weights: a hash over their names and shapes and some rows of each, 32 hexadecimal digits."""
+        import torch
+
+        digest = hashlib.sha256()
+        for name, weight in self.model.state_dict().items():
+            digest.update(f"{name} {tuple(weight.shape)}".encode())
+            rows = weight.reshape(-1)[: _SAMPLED * 64 : 64] if weight.numel() else weight
+            # In float32, so that one checkpoint has one fingerprint in whatever precision it was loaded,
+            # as far as rounding to half precision goes.
+            digest.update(rows.detach().to(torch.bfloat16).float().cpu().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def _stubs(self, plan: Plan, head: ExitHead | None) -> Iterator[tuple[Any, Callable[..., Any]]]:
+        for layer, (attention, mlp) in enumerate(zip(plan.attention, plan.mlp, strict=True)):
+            if not attention and not mlp:
+                yield self.blocks[layer], _pass_tuple if self._tuple_blocks else _pass
+                continue
+            if not attention:
+                yield self.attention[layer], _no_attention
+            if not mlp:
+                yield self.mlp[layer], _nothing
+        if head is not None:
+            yield self.norm, self._with_head(head)
+
+    def _with_head(self, head: ExitHead) -> Callable[..., Any]:
+        import torch
+
+        weight = next(self.norm.parameters())
+        parts = [
+            torch.as_tensor(np.asarray(part, np.float32)).to(weight.device, weight.dtype)
+            for part in (*head.slope, head.constant)
+        ]
+        norm = type(self.norm).forward
+
+        def forward(states: Any, *args: Any, **kwargs: Any) -> Any:
+            shallow = norm(self.norm, states, *args, **kwargs)
+            change = shallow
+            for factor in parts[:-1]:
+                change = change @ factor
+            return shallow + change + parts[-1]
+
+        return forward
+
+    def _look(self) -> bool:
+        """Run one token and see what comes out of each part; whether layers return tuples."""
+        cache = self.new_cache()
+        parts = [*self.blocks, *self.attention, *self.mlp]
+        kinds: list[Any] = [None] * len(parts)
+
+        def recorder(place: int) -> Callable[..., None]:
+            def record(module: Any, args: Any, output: Any) -> None:
+                kinds[place] = len(output) if isinstance(output, tuple) else 0
+
+            return record
+
+        hooks = [part.register_forward_hook(recorder(i)) for i, part in enumerate(parts)]
+        try:
+            self.logits([0], cache)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        count = self.layers
+        blocks, attention, mlp = kinds[:count], kinds[count : 2 * count], kinds[2 * count :]
+        if set(attention) != {2} or set(mlp) != {0} or len(set(blocks)) != 1 or blocks[0] not in (0, 1):
+            raise SkipPlanError(
+                f"{self.name}: sublayers return other things than those of Llama-like models (attention {set(attention)}, "
+                f"MLP {set(mlp)}, layer {set(blocks)}), so they cannot be left out; use specplug.suffix"
+            )
+        for layer in cache.layers:
+            if not getattr(layer, "is_croppable", hasattr(layer, "crop")) or getattr(layer, "is_sliding", False):
+                raise SkipPlanError(
+                    f"{self.name}: its cache ({type(layer).__name__}) cannot be rolled back after a draft, as recurrent "
+                    "state and sliding windows cannot; use specplug.suffix"
+                )
+        return bool(blocks[0])
+
+
+def as_numpy(tensor: Any) -> NDArray[Any]:
+    """Float64 stays what it is, everything else becomes float32."""
+    import torch
+
+    kept = tensor if tensor.dtype == torch.float64 else tensor.float()
+    found: NDArray[Any] = kept.detach().cpu().numpy()
+    return found
+
+
+def _stack(model: Any) -> tuple[Any, list[Any]]:
+    """The module that owns the decoder layers, and the layers."""
+    import torch
+
+    owners = [
+        module
+        for module in model.modules()
+        if isinstance(getattr(module, "layers", None), torch.nn.ModuleList) and hasattr(module, "rotary_emb")
+    ]
+    if not owners or model.config.is_encoder_decoder:
+        raise SkipPlanError(
+            f"{type(model).__name__}: no stack of decoder layers with rotary positions was found; Llama-like causal "
+            "language models are supported, others can use specplug.suffix"
+        )
+    owner = max(owners, key=lambda module: len(module.layers))
+    return owner, list(owner.layers)
+
+
+def _part(owner: Any, names: Sequence[str], what: str, model: str) -> Any:
+    for name in names:
+        if hasattr(owner, name):
+            return getattr(owner, name)
+    raise SkipPlanError(
+        f"{model}: {type(owner).__name__} has no {what} among {', '.join(names)}, so it cannot be left out; use "
+        "specplug.suffix"
+    )
+
+
+def _first(output: Any) -> Any:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _recorder(seen: list[Any], place: int) -> Callable[..., None]:
+    def record(module: Any, args: Any, output: Any) -> None:
+        seen[place] = _first(output)[0]
+
+    return record
+
+
+def _states_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def _pass(*args: Any, **kwargs: Any) -> Any:
+    return _states_of(args, kwargs)
+
+
+def _pass_tuple(*args: Any, **kwargs: Any) -> Any:
+    return (_states_of(args, kwargs),)
+
+
+def _no_attention(*args: Any, **kwargs: Any) -> Any:
+    return _states_of(args, kwargs).new_zeros(()).expand_as(_states_of(args, kwargs)), None
+
+
+def _nothing(*args: Any, **kwargs: Any) -> Any:
+    states = args[0] if args else next(iter(kwargs.values()))
+    return states.new_zeros(()).expand_as(states)
