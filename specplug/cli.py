@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_check_engine(commands)
     _add_datastore(commands)
+    _add_fit_exit(commands)
     return parser
 
 
@@ -125,6 +126,18 @@ def _add_datastore(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     parser = commands.add_parser(
         "datastore",
         help="build and inspect what specplug.rest and specplug.hybrid draft from",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
+
+
+def _add_fit_exit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from specplug.adapters.transformers_hf import command
+
+    parser = commands.add_parser(
+        "fit-exit",
+        help="fit exit heads, by which the first layers of a model draft for it",
         description=command.DESCRIPTION,
     )
     command.add_arguments(parser)

@@ -22,6 +22,12 @@ from specplug.types import Capabilities, Context
 GROUP = "specplug.proposers"
 PREFIX = "specplug."
 
+#: Names that are ours but work elsewhere, and where.
+_ELSEWHERE = {
+    "layerskip": "it runs the model's own layers, so it is no proposer of vLLM or SGLang yet. It works with Hugging "
+    "Face transformers: specplug.adapters.transformers_hf.SelfSpeculation, see docs/layerskip.md",
+}
+
 _METHODS = {
     "start": ("slot", "request", "history"),
     "observe": ("observed",),
@@ -69,6 +75,8 @@ def load(name: str) -> ProposerEntry:
     else:
         points = _points()
         if name not in points:
+            if name in _ELSEWHERE:
+                raise UnknownProposerError(f"{PREFIX + name}: {_ELSEWHERE[name]}")
             hint = did_you_mean(name, points)
             raise UnknownProposerError(f"unknown proposer {PREFIX + name!r}; {hint}")
         point = _only(points[name])

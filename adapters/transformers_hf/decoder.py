@@ -1,4 +1,4 @@
-"""A causal language model of transformers, taken apart by inspection: its layers, its cache, passes over parts of it."""
+"""A causal language model of transformers, taken apart by inspection: its layers, its cache, passes over parts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Decoder:
         self.model = model.eval()
         self.name = type(model).__name__
         self.inner, self.blocks = _stack(model)
-        self.attention = [_part(block, ATTENTION_NAMES, "attention", self.name) for block in self.blocks]
+        self.attention = [
+            _part(block, ATTENTION_NAMES, "attention", self.name) for block in self.blocks
+        ]
         self.mlp = [_part(block, MLP_NAMES, "MLP", self.name) for block in self.blocks]
         self.norm = _part(self.inner, NORM_NAMES, "final norm", self.name)
         self.hidden = int(model.config.get_text_config().hidden_size)
@@ -100,7 +102,8 @@ class Decoder:
         """Passes inside write the first output of each module, ``[n, d]``, into the list that this gives."""
         seen: list[Any] = [None] * len(modules)
         hooks = [
-            module.register_forward_hook(_recorder(seen, place)) for place, module in enumerate(modules)
+            module.register_forward_hook(_recorder(seen, place))
+            for place, module in enumerate(modules)
         ]
         try:
             yield seen
@@ -217,16 +220,24 @@ class Decoder:
                 hook.remove()
         count = self.layers
         blocks, attention, mlp = kinds[:count], kinds[count : 2 * count], kinds[2 * count :]
-        if set(attention) != {2} or set(mlp) != {0} or len(set(blocks)) != 1 or blocks[0] not in (0, 1):
+        if (
+            set(attention) != {2}
+            or set(mlp) != {0}
+            or len(set(blocks)) != 1
+            or blocks[0] not in (0, 1)
+        ):
             raise SkipPlanError(
-                f"{self.name}: sublayers return other things than those of Llama-like models (attention {set(attention)}, "
-                f"MLP {set(mlp)}, layer {set(blocks)}), so they cannot be left out; use specplug.suffix"
+                f"{self.name}: sublayers return other things than those of Llama-like models (attention "
+                f"{set(attention)}, MLP {set(mlp)}, layer {set(blocks)}), so they cannot be left out; "
+                "use specplug.suffix"
             )
         for layer in cache.layers:
-            if not getattr(layer, "is_croppable", hasattr(layer, "crop")) or getattr(layer, "is_sliding", False):
+            if not getattr(layer, "is_croppable", hasattr(layer, "crop")) or getattr(
+                layer, "is_sliding", False
+            ):
                 raise SkipPlanError(
-                    f"{self.name}: its cache ({type(layer).__name__}) cannot be rolled back after a draft, as recurrent "
-                    "state and sliding windows cannot; use specplug.suffix"
+                    f"{self.name}: its cache ({type(layer).__name__}) cannot be rolled back after a draft, as "
+                    "recurrent state and sliding windows cannot; use specplug.suffix"
                 )
         return bool(blocks[0])
 
@@ -247,7 +258,8 @@ def _stack(model: Any) -> tuple[Any, list[Any]]:
     owners = [
         module
         for module in model.modules()
-        if isinstance(getattr(module, "layers", None), torch.nn.ModuleList) and hasattr(module, "rotary_emb")
+        if isinstance(getattr(module, "layers", None), torch.nn.ModuleList)
+        and hasattr(module, "rotary_emb")
     ]
     if not owners or model.config.is_encoder_decoder:
         raise SkipPlanError(

@@ -130,7 +130,9 @@ class SelfSpeculation:
         """
         _check(prompt, max_new_tokens, self.decoder.vocab_size)
         run = _Run(self, params or verify.SamplingParams(temperature=0.0), seed, draw, judge)
-        return run.complete([int(token) for token in prompt], max_new_tokens, frozenset(stop_token_ids))
+        return run.complete(
+            [int(token) for token in prompt], max_new_tokens, frozenset(stop_token_ids)
+        )
 
 
 class _Run:
@@ -158,12 +160,12 @@ class _Run:
         self.prompt = prompt
         report = self.report
         if len(prompt) > 1:
-            self._timed("prefill", lambda: self.decoder.logits(prompt[:-1], self.cache))
+            self._timed("prefill", self.decoder.logits, prompt[:-1], self.cache)
         while len(report.tokens) < limit:
             # The last token of a step is the target's own, so a draft may leave room for it.
             room = min(self.owner.max_draft, limit - len(report.tokens) - 1)
-            drafts, laws, confidences = self._timed("draft", lambda room=room: self._drafts(room))
-            emitted = self._timed("verify", lambda d=drafts, q=laws: self._verify(d, q))
+            drafts, laws, confidences = self._timed("draft", self._drafts, room)
+            emitted = self._timed("verify", self._verify, drafts, laws)
             report.steps += 1
             report.drafted += len(drafts)
             report.accepted += len(emitted) - 1
@@ -173,7 +175,7 @@ class _Run:
             if over < len(emitted) or emitted[over - 1] in stops:
                 break
             feedback = Feedback(tuple(confidences), len(emitted) - 1)
-            self._timed("policy", lambda f=feedback: self._observe(f))
+            self._timed("policy", self._observe, feedback)
         return report
 
     def _drafts(self, room: int) -> tuple[list[int], list[ProbArray], list[float]]:
@@ -246,10 +248,10 @@ class _Run:
         uniforms = self.coins.random((1, len(drafts) + 1))
         return verify.reject_sampled(target[None], laws[None], tokens, lengths, uniforms).row(0)
 
-    def _timed(self, what: str, work: Callable[[], Any]) -> Any:
+    def _timed(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
         start = time.perf_counter()
         try:
-            return work()
+            return work(*arguments)
         finally:
             self.report.seconds[what] += time.perf_counter() - start
 

@@ -75,7 +75,7 @@ class Moments:
         penalty = np.full(self.hidden + 1, ridge * np.trace(self._square) / (self.hidden + 1))
         # The constant is free: it moves the mean and bends nothing.
         penalty[-1] = 1e-9 * max(1.0, float(self._square[-1, -1]))
-        solved = np.linalg.solve(self._square + np.diag(penalty), self._cross)
+        solved = np.linalg.solve(self._square + np.diag(penalty), self._cross).astype(np.float64)
         return solved if rank is None else self._cut(solved, rank)
 
     def _cut(self, solved: Floats, rank: int) -> Floats:

@@ -32,18 +32,18 @@ from specplug.types import TOKEN_DTYPE
 
 pytestmark = pytest.mark.vllm  # torch and transformers are in vLLM's environment
 
-VOCAB = 4
-LAYERS = 4
-PROMPT = (1, 3, 0)
+VOCAB = 3
+LAYERS = 3
+PROMPT = (1, 2, 0)
 
 Policies = dict[str, Callable[[], LayerPolicy]]
 
 POLICIES: Policies = {
     "early exit": lambda: EarlyExit(LAYERS, 2),
     "whole model": lambda: Fixed(Plan.full(LAYERS)),
-    "sublayers": lambda: Fixed(Plan.skipping(LAYERS, attention=[1, 3], mlp=[0, 2])),
+    "sublayers": lambda: Fixed(Plan.skipping(LAYERS, attention=[1], mlp=[0, 2])),
     "swift": lambda: Swift(LAYERS, SwiftOptions(ratio=0.5, random_trials=2, good_enough=9.0)),
-    "clasp": lambda: Clasp(LAYERS, 2, interval=1),
+    "clasp": lambda: Clasp(LAYERS, 1, interval=1),
     "conflayers": lambda: ConfLayers(LAYERS, ConfLayersOptions(interval=1)),
 }
 
@@ -121,7 +121,9 @@ def output_law(
 
 @pytest.mark.parametrize("name", ["early exit", "sublayers"])
 @pytest.mark.parametrize(
-    "stop", [Always, lambda: Threshold(0.5, step=0.2), lambda: Paying(0.2)], ids=["always", "threshold", "paying"]
+    "stop",
+    [Always, lambda: Threshold(0.5, step=0.2), lambda: Paying(0.2)],
+    ids=["always", "threshold", "paying"],
 )
 def test_the_law_of_the_output_is_that_of_plain_sampling(
     decoder: Decoder, name: str, stop: Callable[[], StopRule]
@@ -133,7 +135,9 @@ def test_the_law_of_the_output_is_that_of_plain_sampling(
     assert total_variation(got, expected) < 1e-12, side_by_side(expected, got)
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("early exit", "sublayers")])
+@pytest.mark.parametrize(
+    "name", [name for name in POLICIES if name not in ("early exit", "sublayers")]
+)
 def test_a_policy_that_learns_does_not_change_the_law(decoder: Decoder, name: str) -> None:
     params = verify.SamplingParams(temperature=1.0)
     got = output_law(decoder, POLICIES[name], Always, params, 3)
@@ -144,9 +148,6 @@ def test_a_policy_that_learns_does_not_change_the_law(decoder: Decoder, name: st
 def test_a_rule_that_sees_the_drawn_token_is_caught(decoder: Decoder) -> None:
     """The proof can fail: a token that came out unlikely ends the draft before it, which the rule forbids."""
     params = verify.SamplingParams(temperature=1.0)
-
-    class Peeking(SelfSpeculation):
-        pass
 
     engine_law = _peeking_law(decoder, params)
     expected = plain_law(next_law(decoder, params), PROMPT, 2)
@@ -225,9 +226,10 @@ def test_a_pass_leaves_the_model_as_it_was(larger: Decoder) -> None:
     before = larger.logits([1, 2, 3], larger.new_cache())
     forwards = [dict(module.__dict__) for module in larger.model.modules()]
     head = ExitHead(2, (np.ones((16, 16)),), np.ones(16))
-    with pytest.raises(RuntimeError, match="inside"), larger.running(Plan.early_exit(6, 2), head):
+    with larger.running(Plan.early_exit(6, 2), head):
         assert not np.allclose(larger.logits([1, 2, 3], larger.new_cache()), before)
-        raise RuntimeError("inside")
+    with pytest.raises(IndexError), larger.running(Plan.early_exit(6, 2), head):
+        larger.logits([50], larger.new_cache())
     assert [dict(module.__dict__) for module in larger.model.modules()] == forwards
     assert np.array_equal(larger.logits([1, 2, 3], larger.new_cache()), before)
 
@@ -244,7 +246,9 @@ def test_skipping_is_what_it_says(larger: Decoder) -> None:
         mask = torch.full((1, 1, 3, 3), -torch.inf, dtype=hidden.dtype).triu(1)
         for layer, block in enumerate(model.model.layers):
             if plan.attention[layer]:
-                out = block.self_attn(block.input_layernorm(hidden), position_embeddings=angles, attention_mask=mask)
+                out = block.self_attn(
+                    block.input_layernorm(hidden), position_embeddings=angles, attention_mask=mask
+                )
                 hidden = hidden + out[0]
             if plan.mlp[layer]:
                 hidden = hidden + block.mlp(block.post_attention_layernorm(hidden))
@@ -271,7 +275,9 @@ def test_one_layer_at_one_position_is_what_the_model_computes(larger: Decoder) -
 def test_other_decoder_stacks_are_taken_apart_too(kind: str) -> None:
     model = tiny(kind, vocab=50)
     prompt = [7, 8, 9]
-    plain = SelfSpeculation(model, Fixed(Plan.full(LAYERS)), Always(), max_draft=0).generate(prompt, 12)
+    plain = SelfSpeculation(model, Fixed(Plan.full(LAYERS)), Always(), max_draft=0).generate(
+        prompt, 12
+    )
     for policy in (EarlyExit(LAYERS, 2), Clasp(LAYERS, 1, interval=1), POLICIES["sublayers"]()):
         report = SelfSpeculation(model, policy, Always()).generate(prompt, 12)
         assert report.tokens == plain.tokens
@@ -283,8 +289,12 @@ def refused() -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "Mamba", {}, "no stack of decoder layers with rotary positions"
 
 
-@pytest.mark.parametrize(("kind", "changed", "message"), list(refused()), ids=lambda value: str(value)[:8])
-def test_models_that_cannot_roll_back_are_refused(kind: str, changed: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changed", "message"), list(refused()), ids=lambda value: str(value)[:8]
+)
+def test_models_that_cannot_roll_back_are_refused(
+    kind: str, changed: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SkipPlanError, match=message):
         Decoder(tiny(kind, **changed))
 

@@ -106,6 +106,10 @@ ARROWS = {
         *("numpy", *BASE),
         lazily=("vllm", "torch"),
     ),
+    "specplug.adapters.transformers_hf": _row(
+        *("specplug.layers", "specplug.verify", "numpy", *BASE),
+        lazily=("torch", "transformers", "specplug.replay", "specplug.datastore"),
+    ),
     "specplug.adapters.sglang_srt": _row(
         *("specplug.adapters.common", "specplug.adapters.offline_host"),
         *("specplug.session", "specplug.registry", "specplug.control"),
