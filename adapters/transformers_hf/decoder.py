@@ -156,6 +156,13 @@ class Decoder:
             )
         return _first(out)[:, 0, :]
 
+    def normed(self, states: Any) -> NDArray[Any]:
+        """States ``[n, d]`` after the model's last norm. Not inside :meth:`watching` the norm."""
+        import torch
+
+        with torch.inference_mode():
+            return as_numpy(self.norm(states))
+
     def fingerprint(self) -> str:
         """Names the weights: a hash over their names and shapes and some rows of each, 32 hexadecimal digits."""
         import torch

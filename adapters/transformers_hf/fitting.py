@@ -70,7 +70,7 @@ class Collector:
         return self.moments[self.exits[0]].tokens
 
     def add(self, document: Sequence[int], held_out: bool, done: Callable[[int], None]) -> None:
-        """Take in one document of token ids; ``done`` is told after every pass how many tokens it had."""
+        """Take in one document of token ids; ``done`` is told how many tokens were taken in to fit."""
         for start in range(0, len(document), CHUNK):
             piece = list(document[start : start + CHUNK])
             if held_out and self._held >= self._measured:
@@ -81,7 +81,7 @@ class Collector:
             else:
                 for layer, states in zip(self.exits, shallow, strict=True):
                     self.moments[layer].add(states, final)
-            done(len(piece))
+                done(len(piece))
 
     def fit(self, ridge: float, rank: int | None) -> dict[int, ExitHead]:
         """One head per exit.
@@ -129,8 +129,8 @@ class Collector:
         ids = torch.tensor([piece], dtype=torch.long, device=decoder.model.device)
         with torch.inference_mode(), decoder.watching([*blocks, decoder.norm]) as seen:
             decoder.inner(input_ids=ids, use_cache=False)
-            found = [as_numpy(decoder.norm(states)) for states in seen[:-1]]
-        return found, as_numpy(seen[-1])
+        # Only now: the norm is watched itself.
+        return [decoder.normed(states) for states in seen[:-1]], as_numpy(seen[-1])
 
     def _keep(self, shallow: list[NDArray[Any]], final: NDArray[Any]) -> None:
         """Some positions of every piece, so that many documents have a say."""
@@ -175,11 +175,13 @@ def own_text(decoder: Decoder, tokens: int, seed: int) -> Iterator[list[int]]:
         start = torch.full((SEQUENCES, 1), begin, dtype=torch.long, device=decoder.model.device)
         grown = decoder.model.generate(
             start,
+            attention_mask=torch.ones_like(start),
             max_new_tokens=LENGTH,
             min_new_tokens=LENGTH,
             do_sample=True,
             top_k=0,
-            pad_token_id=begin,
+            # Nothing is padded; without an id of its own for it transformers warns.
+            pad_token_id=(begin + 1) % decoder.vocab_size,
         )
         made += grown.shape[0] * grown.shape[1]
         yield from grown.tolist()

@@ -15,7 +15,7 @@ from specplug.adapters.transformers_hf.cache import crop
 from specplug.adapters.transformers_hf.decoder import Decoder, as_numpy
 from specplug.adapters.transformers_hf.probe import WINDOW, ModelProbe
 from specplug.errors import InvalidRequestError, SkipPlanError
-from specplug.layers.exit_head import ExitHead
+from specplug.layers.exit_head import ExitHead, Moments
 from specplug.layers.policy import Feedback, LayerPolicy, StopRule
 from specplug.types import PROB_DTYPE, TOKEN_DTYPE, ProbArray
 
@@ -74,6 +74,8 @@ class SelfSpeculation:
         max_draft: the most draft tokens per step.
         heads: fitted exit heads by exit layer, see :func:`specplug.layers.exit_file.load_heads`.
         window: output tokens that a policy's trials look at.
+        collect: moments by exit layer, fed with the states of every verified token: exit heads can be fitted
+            (:meth:`Moments.fit`) while the model serves. A product of ``d * d`` numbers per token and exit.
 
     Raises:
         SkipPlanError: the model is not supported, or the policy is for another number of layers.
@@ -88,6 +90,7 @@ class SelfSpeculation:
         max_draft: int = 4,
         heads: dict[int, ExitHead] | None = None,
         window: int = WINDOW,
+        collect: dict[int, Moments] | None = None,
     ) -> None:
         self.decoder = model if isinstance(model, Decoder) else Decoder(model)
         if policy.layers != self.decoder.layers:
@@ -101,6 +104,12 @@ class SelfSpeculation:
         self.stop = stop
         self.max_draft = max_draft
         self.heads = heads or {}
+        self.collect = collect or {}
+        wrong = [k for k in self.collect if not 1 <= k < self.decoder.layers]
+        if wrong:
+            raise SkipPlanError(
+                f"collect: exits must lie between 1 and {self.decoder.layers - 1}, got {wrong[0]}"
+            )
         self.probe = ModelProbe(self.decoder, self.heads, window)
 
     def generate(
@@ -215,7 +224,16 @@ class _Run:
         kept = len(emitted) - 1
         crop(self.cache, len(history) + kept)
         self.trace = [as_numpy(states[kept]) for states in (*first, *seen)]
+        self._collect(seen, kept + 1)
         return emitted
+
+    def _collect(self, seen: list[Any], certain: int) -> None:
+        """Feed the moments with the states of the first ``certain`` positions of a verification."""
+        if not self.owner.collect:
+            return
+        final = self.decoder.normed(seen[-1][:certain])
+        for layer, moments in self.owner.collect.items():
+            moments.add(self.decoder.normed(seen[layer - 1][:certain]), final)
 
     def _observe(self, feedback: Feedback) -> None:
         owner = self.owner

@@ -124,6 +124,17 @@ def test_an_unknown_name_gets_a_suggestion(name: str) -> None:
     assert "null" in message
 
 
+def test_layer_skipping_says_where_it_works() -> None:
+    """A name of ours that no engine's adapter can run yet is not simply unknown."""
+    for name in ("layerskip", "specplug.layerskip"):
+        with pytest.raises(
+            UnknownProposerError, match=r"specplug\.layerskip: .* no proposer of vLLM"
+        ) as caught:
+            registry.check(name, {})
+        assert "specplug.adapters.transformers_hf.SelfSpeculation" in str(caught.value)
+    assert "layerskip" not in registry.names()
+
+
 @pytest.mark.parametrize("name", [":", "module:", ":Tree", "specplug.x:"])
 def test_half_a_module_path_is_refused_in_words(name: str) -> None:
     with pytest.raises(UnknownProposerError, match="<name> or module:attribute, got"):

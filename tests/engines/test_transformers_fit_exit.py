@@ -1,0 +1,152 @@
+"""``specplug fit-exit`` on tiny random models: the heads help, the file fits this model and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specplug import cli
+from specplug.adapters.transformers_hf import Decoder, SelfSpeculation
+from specplug.adapters.transformers_hf.command import exits_of
+from specplug.adapters.transformers_hf.fitting import Collector, own_text
+from specplug.errors import ExitHeadError, SkipPlanError
+from specplug.layers.exit_file import load_heads, read_facts
+from specplug.layers.exit_head import Moments
+from specplug.proposers.layerskip.early_exit import EarlyExit
+from specplug.proposers.layerskip.stopping import Always
+
+pytestmark = pytest.mark.vllm  # torch and transformers are in vLLM's environment
+
+
+def tiny(seed: int = 7, layers: int = 4) -> Any:
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+        bos_token_id=0,
+        eos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tiny().save_pretrained(path)
+    return path
+
+
+def test_the_command_fits_measures_and_writes(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "heads"
+    options = ["--layers", "1,1/2", "--tokens", "1500", "--measure", "300", "--quiet"]
+    assert cli.main(["fit-exit", str(folder), "--out", str(out), *options]) == 0
+    printed = capsys.readouterr().out
+    assert "exit after" in printed
+    assert f"2 heads, 2 kB, written to {out}" in printed
+    decoder = Decoder(tiny())
+    heads = load_heads(out, decoder.fingerprint(), 16, 4)
+    assert sorted(heads) == [1, 2]
+    agreement = read_facts(out)["facts"]["agreement"]
+    for place in ("1", "2"):
+        assert agreement[place]["fitted"] > agreement[place]["raw"]
+    with pytest.raises(ExitHeadError, match="fingerprint"):
+        load_heads(out, Decoder(tiny(seed=8)).fingerprint(), 16, 4)
+
+
+def test_a_head_is_used_for_drafts_and_changes_no_output(folder: Path) -> None:
+    decoder = Decoder(tiny())
+    collector = Collector(decoder, [2])
+    for document in own_text(decoder, 3000, seed=1):
+        collector.add(document, False, lambda tokens: None)
+    heads = collector.fit(0.001, None)
+    accepted, outputs = [], []
+    for chosen in ({}, heads):
+        engine = SelfSpeculation(decoder, EarlyExit(4, 2), Always(), heads=chosen, max_draft=1)
+        runs = [engine.generate([0, seed], 40) for seed in range(1, 11)]
+        accepted.append(sum(run.accepted for run in runs))
+        outputs.append([run.tokens for run in runs])
+    assert outputs[0] == outputs[1]
+    assert accepted[1] > accepted[0]
+
+
+def test_heads_can_be_fitted_while_the_model_serves() -> None:
+    """Every verified token counts once, however it was drafted, as if the text had been read afterwards."""
+    decoder = Decoder(tiny().double())
+    serving = {1: Moments(16), 3: Moments(16)}
+    engine = SelfSpeculation(decoder, EarlyExit(4, 2), Always(), collect=serving)
+    report = engine.generate([5], 60)
+    assert report.drafted > report.accepted > 0
+    reading = Collector(decoder, [1, 3])
+    reading.add([5, *report.tokens[:-1]], False, lambda tokens: None)
+    for layer, moments in serving.items():
+        assert moments.tokens == reading.moments[layer].tokens == 60
+        np.testing.assert_allclose(
+            moments.fit(), reading.moments[layer].fit(), rtol=1e-3, atol=1e-4
+        )
+    with pytest.raises(SkipPlanError, match="exits must lie between 1 and 3, got 4"):
+        SelfSpeculation(decoder, EarlyExit(4, 2), Always(), collect={4: Moments(16)})
+
+
+def test_documents_that_are_held_out_are_not_fitted_on() -> None:
+    decoder = Decoder(tiny())
+    collector = Collector(decoder, [2], measured=30)
+    text = np.random.default_rng(0).integers(0, 40, (4, 100)).tolist()
+    for number, document in enumerate(text):
+        collector.add(document, number == 3, lambda tokens: None)
+    assert collector.tokens == 300
+    assert collector.held_out == 30
+    [row] = collector.measure(collector.fit(0.01, None), lambda exits: None)
+    assert 0.0 <= row.raw <= 1.0
+    assert row.explained > 0.2
+
+
+def test_one_checkpoint_has_one_fingerprint_in_any_precision() -> None:
+    import torch
+
+    model = tiny().to(torch.bfloat16)
+    names = {Decoder(model.to(kind)).fingerprint() for kind in (torch.bfloat16, torch.float32)}
+    assert len(names) == 1
+    with torch.no_grad():
+        model.model.layers[3].mlp.down_proj.weight[:] *= 1.1
+    assert Decoder(model).fingerprint() not in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no folder of a Hugging Face model"),
+        (
+            ["MODEL", "--layers", "4"],
+            "--layers 4: an exit lies after 1 to 3 layers of this model, not after 4",
+        ),
+        (["MODEL", "--layers", "x"], "--layers takes numbers, fractions or `all`, got 'x'"),
+        (["MODEL", "--out", "no/such/folder/file"], "there is no folder no/such/folder"),
+        (["MODEL", "--ridge", "0", "--tokens", "100"], "ridge must be a number above 0, got 0"),
+    ],
+)
+def test_what_cannot_work_is_said_and_nothing_is_written(
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.parent.iterdir())
+    given = [str(folder) if word == "MODEL" else word for word in arguments]
+    assert cli.main(["fit-exit", *given, "--quiet"]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(folder.parent.iterdir()) == before
+
+
+def test_exits_are_layers_or_fractions() -> None:
+    assert exits_of("all", 4) == [1, 2, 3]
+    assert exits_of("1/2,4,1/4", 30) == [4, 8, 15]
