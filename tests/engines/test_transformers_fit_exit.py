@@ -93,9 +93,8 @@ def test_heads_can_be_fitted_while_the_model_serves() -> None:
     reading.add([5, *report.tokens[:-1]], False, lambda tokens: None)
     for layer, moments in serving.items():
         assert moments.tokens == reading.moments[layer].tokens == 60
-        np.testing.assert_allclose(
-            moments.fit(), reading.moments[layer].fit(), rtol=1e-3, atol=1e-4
-        )
+        # Products are taken in float32, of pieces of different sizes.
+        np.testing.assert_allclose(moments.fit(1.0), reading.moments[layer].fit(1.0), atol=1e-3)
     with pytest.raises(SkipPlanError, match="exits must lie between 1 and 3, got 4"):
         SelfSpeculation(decoder, EarlyExit(4, 2), Always(), collect={4: Moments(16)})
 
