@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specplug.adapters.transformers_hf.decoder import Decoder
     from specplug.adapters.transformers_hf.generation import SelfSpeculation
+    from specplug.adapters.transformers_hf.text import TextDrafts
 
-_HOME = {"Decoder": "decoder", "SelfSpeculation": "generation"}
+_HOME = {"Decoder": "decoder", "SelfSpeculation": "generation", "TextDrafts": "text"}
 
-__all__ = ["Decoder", "SelfSpeculation"]
+__all__ = ["Decoder", "SelfSpeculation", "TextDrafts"]
 
 
 def __getattr__(name: str) -> Any:

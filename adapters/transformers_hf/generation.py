@@ -14,6 +14,7 @@ from specplug import verify
 from specplug.adapters.transformers_hf.cache import crop
 from specplug.adapters.transformers_hf.decoder import Decoder, as_numpy
 from specplug.adapters.transformers_hf.probe import WINDOW, ModelProbe
+from specplug.adapters.transformers_hf.text import TextDrafts
 from specplug.errors import InvalidRequestError, SkipPlanError
 from specplug.layers.exit_head import ExitHead, Moments
 from specplug.layers.policy import Feedback, LayerPolicy, StopRule
@@ -33,7 +34,8 @@ class Report:
         tokens: of the output, the stop token included.
         steps: verifications, one token or more each.
         drafted_steps: those that verified a draft.
-        drafted, accepted: draft tokens.
+        drafted, accepted: draft tokens of the model.
+        text_drafted, text_accepted: draft tokens from text; such steps count among ``drafted_steps`` too.
         draft_passes: of parts of the model, one token each.
         seconds: per activity: ``prefill``, ``draft``, ``verify``, ``policy``.
     """
@@ -43,6 +45,8 @@ class Report:
     drafted_steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    text_drafted: int = 0
+    text_accepted: int = 0
     draft_passes: int = 0
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "policy"), 0.0)
@@ -50,7 +54,7 @@ class Report:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted share of the drafted tokens; 0 without drafts."""
+        """Accepted share of the tokens that the model drafted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
@@ -61,7 +65,8 @@ class Report:
     @property
     def mal_drafted(self) -> float:
         """The same over steps that verified a draft."""
-        return 1.0 + self.accepted / self.drafted_steps if self.drafted_steps else 0.0
+        accepted = self.accepted + self.text_accepted
+        return 1.0 + accepted / self.drafted_steps if self.drafted_steps else 0.0
 
 
 class SelfSpeculation:
@@ -76,6 +81,7 @@ class SelfSpeculation:
         window: output tokens that a policy's trials look at.
         collect: moments by exit layer, fed with the states of every verified token: exit heads can be fitted
             (:meth:`Moments.fit`) while the model serves. A product of ``d * d`` numbers per token and exit.
+        text: drafts from text, which come first: layers are skipped only where it has none.
 
     Raises:
         SkipPlanError: the model is not supported, or the policy is for another number of layers.
@@ -91,6 +97,7 @@ class SelfSpeculation:
         heads: dict[int, ExitHead] | None = None,
         window: int = WINDOW,
         collect: dict[int, Moments] | None = None,
+        text: TextDrafts | None = None,
     ) -> None:
         self.decoder = model if isinstance(model, Decoder) else Decoder(model)
         if policy.layers != self.decoder.layers:
@@ -105,6 +112,7 @@ class SelfSpeculation:
         self.max_draft = max_draft
         self.heads = heads or {}
         self.collect = collect or {}
+        self.text = text
         wrong = [k for k in self.collect if not 1 <= k < self.decoder.layers]
         if wrong:
             raise SkipPlanError(
@@ -163,29 +171,60 @@ class _Run:
         self.report = Report()
         self.cache = self.decoder.new_cache()
         self.prompt: list[int] = []
+        self.name = ""
 
     def complete(self, prompt: list[int], limit: int, stops: frozenset[int]) -> Report:
         """Prefill, then steps until the end."""
         self.prompt = prompt
+        text = self.owner.text
+        if text is not None:
+            self.name = text.begin(prompt, limit, stops, self.params.temperature)
+        try:
+            if len(prompt) > 1:
+                self._timed("prefill", self.decoder.logits, prompt[:-1], self.cache)
+            while len(self.report.tokens) < limit:
+                if self._step(limit, stops):
+                    break
+        finally:
+            if text is not None:
+                text.end(self.name)
+        return self.report
+
+    def _step(self, limit: int, stops: frozenset[int]) -> bool:
+        """One verification; whether it ended the output."""
         report = self.report
-        if len(prompt) > 1:
-            self._timed("prefill", self.decoder.logits, prompt[:-1], self.cache)
-        while len(report.tokens) < limit:
-            # The last token of a step is the target's own, so a draft may leave room for it.
-            room = min(self.owner.max_draft, limit - len(report.tokens) - 1)
+        # The last token of a step is the target's own, so a draft may leave room for it.
+        room = limit - len(report.tokens) - 1
+        drafts, laws = self._timed("draft", self._from_text, room)
+        from_text, confidences = len(drafts), []
+        if not drafts:
+            room = min(self.owner.max_draft, room)
             drafts, laws, confidences = self._timed("draft", self._drafts, room)
-            emitted = self._timed("verify", self._verify, drafts, laws)
-            report.steps += 1
+        emitted = self._timed("verify", self._verify, drafts, laws)
+        kept = len(emitted) - 1
+        report.steps += 1
+        report.drafted_steps += bool(drafts)
+        if from_text:
+            report.text_drafted += from_text
+            report.text_accepted += kept
+        else:
             report.drafted += len(drafts)
-            report.accepted += len(emitted) - 1
-            report.drafted_steps += bool(drafts)
-            over = next((i + 1 for i, token in enumerate(emitted) if token in stops), len(emitted))
-            report.tokens += emitted[:over]
-            if over < len(emitted) or emitted[over - 1] in stops:
-                break
-            feedback = Feedback(tuple(confidences), len(emitted) - 1)
-            self._timed("policy", self._observe, feedback)
-        return report
+            report.accepted += kept
+        over = next((i + 1 for i, token in enumerate(emitted) if token in stops), len(emitted))
+        report.tokens += emitted[:over]
+        if over < len(emitted) or emitted[over - 1] in stops:
+            return True
+        if not from_text:
+            self._timed("policy", self._observe, Feedback(tuple(confidences), kept))
+        return False
+
+    def _from_text(self, room: int) -> tuple[list[int], list[ProbArray]]:
+        """Drafts from text, as draws from laws that know no other token."""
+        text = self.owner.text
+        drafts = [] if text is None else text.draft(self.name, self._history())[: max(0, room)]
+        laws = np.zeros((len(drafts), self.decoder.vocab_size))
+        laws[np.arange(len(drafts)), drafts] = 1.0
+        return drafts, list(laws)
 
     def _drafts(self, room: int) -> tuple[list[int], list[ProbArray], list[float]]:
         """Draft tokens, the laws they were drawn from, and their confidences; the cache is as before afterwards."""

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from specplug import verify
-from specplug.adapters.transformers_hf import Decoder, SelfSpeculation
-from specplug.errors import InvalidRequestError, SkipPlanError
+from specplug.adapters.transformers_hf import Decoder, SelfSpeculation, TextDrafts
+from specplug.errors import InvalidRequestError, SkipPlanError, UnknownProposerError
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.plan import Plan
 from specplug.layers.policy import LayerPolicy, StopRule
@@ -146,6 +146,48 @@ def test_the_law_of_the_output_is_that_of_plain_sampling(
     expected = plain_law(next_law(decoder, params), PROMPT, limit)
     assert len(expected) == VOCAB**limit
     assert total_variation(got, expected) < 1e-12, side_by_side(expected, got)
+
+
+def test_text_comes_first_and_does_not_change_the_law(decoder: Decoder) -> None:
+    """Drafts from the suffix index where it has any, from the model where not, in one sequence."""
+    params = verify.SamplingParams(temperature=0.7)
+    prompt = (0, 1)
+    drafted = np.zeros(2, int)
+    known: dict[Any, Any] = {}
+
+    def run(oracle: Oracle) -> tuple[int, ...]:
+        def judge(target: Any, laws: Any, drafts: list[int]) -> list[int]:
+            key = (target.tobytes(), laws.tobytes(), tuple(drafts))
+            if key not in known:
+                row = DraftRow(np.array(drafts, TOKEN_DTYPE), None, laws)
+                known[key] = emitted_cells(SAMPLED, target, row)
+            return list(list(known[key])[oracle.choose(list(known[key].values()))])
+
+        text = TextDrafts(decoder, "suffix", {"store_mb": 0}, 2)
+        engine = SelfSpeculation(decoder, EarlyExit(LAYERS, 1), Always(), max_draft=2, text=text)
+        done = engine.generate(
+            prompt, 3, params, draw=lambda law: oracle.choose(law.tolist()), judge=judge
+        )
+        drafted[:] += done.drafted, done.text_drafted
+        return tuple(done.tokens)
+
+    got = explore(run)
+    expected = plain_law(next_law(decoder, params), prompt, 3)
+    assert total_variation(got, expected) < 1e-12, side_by_side(expected, got)
+    assert drafted.all(), "both sources drafted somewhere"
+
+
+def test_text_of_one_sequence_serves_the_next(larger: Decoder) -> None:
+    text = TextDrafts(larger)
+    engine = SelfSpeculation(larger, EarlyExit(6, 2), Always(), text=text)
+    first = engine.generate([1, 2, 3, 4], 30)
+    second = engine.generate([1, 2, 3, 4], 30)
+    plain = SelfSpeculation(larger, Fixed(Plan.full(6)), Always(), max_draft=0)
+    assert first.tokens == second.tokens == plain.generate([1, 2, 3, 4], 30).tokens
+    assert second.text_accepted > 20
+    assert second.steps < 8
+    with pytest.raises(UnknownProposerError, match=r"unknown proposer 'specplug\.sufix'"):
+        TextDrafts(larger, "sufix")
 
 
 def test_a_rule_that_sees_the_drawn_token_is_caught(decoder: Decoder) -> None:

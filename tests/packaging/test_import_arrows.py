@@ -107,7 +107,8 @@ ARROWS = {
         lazily=("vllm", "torch"),
     ),
     "specplug.adapters.transformers_hf": _row(
-        *("specplug.layers", "specplug.verify", "numpy", *BASE),
+        *("specplug.layers", "specplug.verify", "specplug.session", "specplug.registry"),
+        *("numpy", *BASE),
         lazily=("torch", "transformers", "specplug.replay", "specplug.datastore"),
     ),
     "specplug.adapters.sglang_srt": _row(
