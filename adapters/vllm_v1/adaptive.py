@@ -47,7 +47,7 @@ INNER = ("ngram",)
 WITH_MODEL = ("draft_model", "eagle", "eagle3", "mtp")
 
 #: More requests than any batch has.
-_ANY_BATCH = 1 << 20
+ANY_BATCH = 1 << 20
 
 _PACKED = re.compile(r"Scheduler__((?:[0-9a-f]{2})+)")
 
@@ -101,10 +101,15 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
                 f"{METHOD} decides the length of every step; remove 'num_speculative_tokens_per_batch_size'"
             )
         # One entry, so that the table exists into which the lengths are written.
-        translated["num_speculative_tokens_per_batch_size"] = [[1, _ANY_BATCH, length]]
-    packed = {"control": control, "model": inner["method"] in WITH_MODEL}
+        translated["num_speculative_tokens_per_batch_size"] = [[1, ANY_BATCH, length]]
+    return translated, scheduler_path(control, model=inner["method"] in WITH_MODEL)
+
+
+def scheduler_path(control: Mapping[str, Any], *, model: bool) -> str:
+    """The dotted path of a scheduler class with a controller: one that tells lengths (``model``), or one that cuts."""
+    packed = {"control": dict(control), "model": model}
     payload = json.dumps(packed, separators=(",", ":"), sort_keys=True).encode().hex()
-    return translated, f"{__name__}.Scheduler__{payload}"
+    return f"{__name__}.Scheduler__{payload}"
 
 
 def refuse(parallel_replicas: int, inner: Mapping[str, Any], dynamic: bool) -> None:

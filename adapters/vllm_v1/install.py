@@ -70,6 +70,8 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             if translated is not config:
                 if v2:
                     translated = vllm_v2.prepare(self, translated)
+                else:
+                    vllm_v2.refuse_v1(translated)
                 _preflight(translated, kwargs.get("target_model_config", args[0] if args else None))
         if translated is not config:
             self.speculative_config = translated

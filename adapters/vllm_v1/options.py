@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from specplug import registry
+from specplug.adapters.device import options as device
 from specplug.control import options as control
 from specplug.errors import SettingsError, SpecplugError, did_you_mean
 
@@ -36,11 +37,18 @@ _PACKED = re.compile(r"[A-Za-z_]\w*__((?:[0-9a-f]{2})+)")
 
 
 class Choice(NamedTuple):
-    """A proposer, its complete, validated options, and those of the controller (None: constant draft length)."""
+    """A proposer, its complete, validated options, and those of others.
+
+    Attributes:
+        name, options: the proposer's.
+        control: those of the controller; None: constant draft length.
+        lookup: those of look-ups on the device; None: on the host.
+    """
 
     name: str
     options: dict[str, Any]
     control: dict[str, Any] | None = None
+    lookup: dict[str, Any] | None = None
 
 
 def is_ours(config: Any) -> bool:
@@ -100,8 +108,10 @@ def _choose(config: Mapping[str, Any]) -> Choice:
             f"{PREFIX}{name}: the key 'specplug' must be an object of options, got {options!r}"
         )
     try:
-        own = {key: value for key, value in options.items() if key != "controller"}
-        return Choice(name, registry.check(name, own), control.check(options.get("controller")))
+        lookup = device.read(options, name)
+        own = {key: v for key, v in options.items() if key not in ("controller", device.KEY)}
+        checked, controller = registry.check(name, own), control.check(options.get("controller"))
+        return Choice(name, checked, controller, lookup)
     except ValueError:
         raise
     except SpecplugError as error:

@@ -299,6 +299,11 @@ class VllmProposer:
 _running = weakref.WeakSet()
 
 
+def announce(proposer: Any) -> None:
+    """A proposer of another shape works in this process; it has a ``session`` and a ``snapshot()`` too."""
+    _running.add(proposer)
+
+
 def running() -> list[VllmProposer]:
     """The proposers alive in this process."""
     return list(_running)

@@ -35,12 +35,35 @@ def prepare(engine_args: Any, translated: Mapping[str, Any]) -> dict[str, Any]:
         HostMismatchError: this vLLM's V2 runner lacks what is relied on.
         SettingsError: several GPUs for one model.
     """
+    from specplug.adapters.vllm_v1.options import unpack
     from specplug.adapters.vllm_v2 import requirements
 
     requirements.require()
     requirements.refuse(engine_args)
     install()
+    choice = unpack(str(translated["model"]).rpartition(".")[2])
+    if choice is not None and choice.lookup is not None:
+        from specplug.adapters.vllm_v2 import device
+
+        return device.prepare(engine_args, translated, choice)
     return {**translated, "method": CARRIER, "prompt_lookup_min": 1, "prompt_lookup_max": 1}
+
+
+def refuse_v1(translated: Mapping[str, Any]) -> None:
+    """Refuse what only the V2 runner has, where V1 runs.
+
+    Raises:
+        SettingsError: look-ups on the device.
+    """
+    from specplug.adapters.vllm_v1.options import unpack
+    from specplug.errors import SettingsError
+
+    choice = unpack(str(translated["model"]).rpartition(".")[2])
+    if choice is not None and choice.lookup is not None:
+        raise SettingsError(
+            f'specplug.{choice.name} with "lookup": "device" needs vLLM\'s V2 model runner, where the tokens are on '
+            f'the device; set {VARIABLE}=1, or remove "lookup"'
+        )
 
 
 def seal(made: Any) -> Any:

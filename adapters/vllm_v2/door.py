@@ -84,6 +84,10 @@ def _wrap(original: Any) -> Any:
         choice = choice_of(vllm_config)
         if choice is None:
             return original(vllm_config, device, req_states)
+        if choice.lookup is not None:
+            from specplug.adapters.vllm_v2.device import build as build_device
+
+            return build_device(vllm_config, device, req_states, choice)
         from specplug.adapters.vllm_v2.speculator import build
 
         return build(vllm_config, device, req_states, choice)

@@ -15,7 +15,7 @@ from specplug.adapters.vllm_v2.histories import Histories
 from specplug.types import IntArray, TokenArray
 
 #: Requests that vLLM makes up to warm its kernels; their tokens are nobody's text, their times no step's.
-_WARM_UP = ("_v2_mixed_warmup", "_warmup_", "_sparse_mla_v2_warmup")
+WARM_UP = ("_v2_mixed_warmup", "_warmup_", "_sparse_mla_v2_warmup")
 
 
 class _Rows:
@@ -114,12 +114,12 @@ class V2Proposer(VllmProposer):
                 prompt_embeds=getattr(new, "prompt_embeds", None),
             )
         self.histories.begin(request_id, new.prefill_token_ids)
-        if request_id.startswith(_WARM_UP):
+        if request_id.startswith(WARM_UP):
             self._withheld.add(request_id)
 
     def _time(self, sampled: Any, lengths: Any) -> None:
         # vLLM warms up before it serves: a batch holds only such requests or none.
-        if not next(iter(self.runner.input_batch.req_ids), "").startswith(_WARM_UP):
+        if not next(iter(self.runner.input_batch.req_ids), "").startswith(WARM_UP):
             super()._time(sampled, lengths)
 
     def _attach(self, runner: Any) -> None:

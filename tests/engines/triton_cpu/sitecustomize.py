@@ -7,8 +7,11 @@ which compiled Triton does and some kernels of vLLM have (grammars, ngram), so t
 
 from __future__ import annotations
 
+import importlib.abc
 import os
+import sys
 import types
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -36,3 +39,31 @@ try:
     InterpreterBuilder.create_masked_store = _masked_store
 except ImportError:
     pass
+
+
+class _Ahead(importlib.abc.MetaPathFinder):
+    """Leaves asynchronous scheduling as the configuration has it, on a platform that always switches it off."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == "vllm.platforms.cpu" else None
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            original = module.CpuPlatform.check_and_update_config.__func__
+
+            def check_and_update_config(cls: Any, config: Any) -> None:
+                wanted = config.scheduler_config.async_scheduling
+                original(cls, config)
+                config.scheduler_config.async_scheduling = wanted
+
+            module.CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if os.environ.get("SPECPLUG_TEST_AHEAD") == "1":
+    sys.meta_path.insert(0, _Ahead())

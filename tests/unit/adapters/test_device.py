@@ -1,0 +1,286 @@
+"""Look-ups on the device without one: options, refusals, and what the host does at arrivals and ends."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specplug.adapters import vllm_v2
+from specplug.adapters.device.lookup import LookupSettings
+from specplug.adapters.device.options import read
+from specplug.adapters.vllm_v1 import adaptive
+from specplug.adapters.vllm_v1.options import Choice, pack, translate, unpack
+from specplug.adapters.vllm_v1.proposer import MAX_FAULTS, running
+from specplug.adapters.vllm_v2 import device, requirements
+from specplug.adapters.vllm_v2.door import choice_of
+from specplug.errors import SettingsError
+from specplug.testing.stub_host import DefaultParams
+
+DEFAULTS = {"store_mb": 4.0, "shortest": 1, "longest": 16, "growth": 0}
+FIXED = {"lookup": "device", "controller": "fixed"}
+
+
+def config(**options: Any) -> dict[str, Any]:
+    return {"method": "specplug.suffix", "num_speculative_tokens": 4, "specplug": options}
+
+
+def test_the_place_of_look_ups_reaches_the_worker() -> None:
+    assert read({}, "suffix") is read({"lookup": "host"}, "suffix") is None
+    assert read({"lookup": "device"}, "suffix") == DEFAULTS
+    given = {"name": "device", "store_mb": 1.0}
+    made = translate(config(lookup=given, controller="fixed"))
+    choice = unpack(made["model"].rpartition(".")[2])
+    assert choice is not None
+    assert choice.lookup == {**DEFAULTS, "store_mb": 1.0}
+    assert LookupSettings(**choice.lookup).store_mb == 1.0
+    plain = unpack(translate(config())["model"].rpartition(".")[2])
+    assert plain is not None
+    assert plain.lookup is None
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("suffix", {"lookup": "gpu"}, 'write "host", "device"'),
+        ("suffix", {"lookup": 3}, "got 3"),
+        ("suffix", {"lookup": {"store_mb": 1}}, 'write "host", "device"'),
+        ("suffix", {"lookup": {"name": "host", "store_mb": 1}}, "'host' has no options"),
+        ("suffix", {"lookup": {"name": "device", "store": 1}}, "unknown option 'store'.*store_mb"),
+        ("suffix", {"lookup": {"name": "device", "longest": 99}}, "longest.*32.*99"),
+        ("suffix", {"lookup": "device", "store_mb": 1.0}, "'store_mb' is one of look-ups on the h"),
+        ("null", {"lookup": "device"}, "only specplug.suffix can be looked up on the device"),
+    ],
+)
+def test_wrong_places_and_options_are_refused(
+    method: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        translate({**config(**options), "method": f"specplug.{method}"})
+
+
+def test_v1_refuses_look_ups_on_the_device() -> None:
+    vllm_v2.refuse_v1(translate(config()))
+    with pytest.raises(SettingsError, match=r"needs vLLM's V2 model runner.*=1, or remove"):
+        vllm_v2.refuse_v1(translate(config(lookup="device")))
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, args: Any, **options: Any) -> dict[str, Any]:
+    monkeypatch.setattr(requirements, "require", lambda: None)
+    monkeypatch.setattr(vllm_v2, "install", lambda: None)
+    monkeypatch.setattr(device, "has_dynamic_lengths", lambda: True)
+    table = options.pop("table", None)
+    given = config(**options)
+    if table is not None:
+        given["num_speculative_tokens_per_batch_size"] = table
+    return vllm_v2.prepare(args, translate(given))
+
+
+def test_the_carrier_is_one_that_keeps_asynchronous_scheduling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = SimpleNamespace(scheduler_cls=None)
+    made = prepared(monkeypatch, args, **FIXED)
+    assert made["method"] == "ngram_gpu"
+    assert args.scheduler_cls is None
+    carried = SimpleNamespace(**made)
+    found = choice_of(SimpleNamespace(speculative_config=carried))
+    assert found is not None
+    assert found.lookup == DEFAULTS
+    vllm_v2.seal(carried)
+    # Run by vLLM itself, it would refuse to start.
+    assert carried.prompt_lookup_min == 0
+    assert prepared(monkeypatch, SimpleNamespace())["method"] == "ngram", "on the host"
+
+
+def test_the_controller_decides_the_length_in_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = SimpleNamespace(scheduler_cls=None)
+    made = prepared(monkeypatch, args, lookup="device")
+    assert made["num_speculative_tokens_per_batch_size"] == [[1, adaptive.ANY_BATCH, 4]]
+    module, _, name = args.scheduler_cls.rpartition(".")
+    assert module == adaptive.__name__
+    packed = json.loads(bytes.fromhex(name.removeprefix("Scheduler__")))
+    assert packed["model"] is True
+    assert packed["control"]["name"] == "goodput"
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        ({}, {"controller": {"name": "table", "lengths": "1:4"}}, "per_batch_size.*'fixed|fixed"),
+        ({"scheduler_cls": "their.Scheduler"}, {}, "'scheduler_cls' is given"),
+        ({}, {"table": [[1, 8, 2]]}, "'num_speculative_tokens_per_batch_size' is given"),
+    ],
+)
+def test_controllers_that_cannot_work_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        prepared(monkeypatch, SimpleNamespace(**args), lookup="device", **options)
+
+
+class Recorder:
+    """In place of the arrays: remembers what it was told."""
+
+    width = 4
+    appended = 0
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.fails = False
+
+    def arrive(self, *given: Any) -> None:
+        if given[0]:
+            self._told("arrive", *given)
+
+    def append(self, *given: Any) -> None:
+        if given[0]:
+            self._told("append", *given)
+
+    def look_up(self, rows: Any, sampled: Any, most: int) -> str:
+        self._told("look_up", list(rows), list(sampled), most)
+        return "drafts"
+
+    def empty(self, count: int) -> str:
+        return f"{count} without"
+
+    def memory(self) -> dict[str, int]:
+        return {"ring": 0}
+
+    def _told(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.fails:
+            raise RuntimeError("the device is gone")
+
+
+class GPUModelRunner:
+    """What is touched of V2's class of this name."""
+
+    def __init__(self, speculator: Any) -> None:
+        self.speculator = speculator
+        self.req_states = SimpleNamespace(req_id_to_index={})
+        self.free = [3, 2, 1, 0]
+
+    def finish_requests(self, output: Any) -> None:
+        for request_id in (*output.finished_req_ids, *(output.preempted_req_ids or ())):
+            row = self.req_states.req_id_to_index.pop(request_id, None)
+            if row is not None:
+                self.free.append(row)
+
+    def add_requests(self, output: Any) -> None:
+        for new in output.scheduled_new_reqs:
+            self.req_states.req_id_to_index[new.req_id] = self.free.pop()
+
+    def step(self, new: Any = (), finished: Any = (), preempted: Any = ()) -> None:
+        output = SimpleNamespace(
+            finished_req_ids=set(finished),
+            preempted_req_ids=set(preempted),
+            scheduled_new_reqs=list(new),
+        )
+        self.finish_requests(output)
+        self.add_requests(output)
+
+
+def arrival(request_id: str, salt: str = "", **more: Any) -> Any:
+    params = more.pop("params", {})
+    made = SimpleNamespace(
+        req_id=request_id, prompt_len=7, sampling_params=DefaultParams(**params), **more
+    )
+    if salt:
+        made.specplug_cache_salt = salt
+    return made
+
+
+@pytest.fixture
+def runner() -> GPUModelRunner:
+    """A wrapped runner whose speculator records."""
+
+    class Runner(GPUModelRunner):
+        pass
+
+    for _ in range(2):
+        device.bind_runner(Runner)
+    choice = Choice("suffix", {}, {"name": "fixed", "length": None}, DEFAULTS)
+    return Runner(device.DeviceDrafts(choice, Recorder()))  # type: ignore[arg-type]
+
+
+def test_rows_are_told_when_requests_arrive_and_kept_before_they_are_used_again(
+    runner: GPUModelRunner,
+) -> None:
+    calls = runner.speculator.lookup.calls
+    runner.step(new=[arrival("a"), arrival("b", salt="tenant")])
+    assert calls == [("arrive", [0, 1], [0, 1], [4, 4])]
+    runner.step(finished=["a"], new=[arrival("c", salt="tenant")])
+    assert calls[1:] == [("append", [0], [7]), ("arrive", [0], [1], [4])]
+    runner.step(finished=["b", "c"])
+    assert calls[3:] == [("append", [1, 0], [7, 7])]
+
+
+def test_a_preempted_request_comes_back_in_another_row(runner: GPUModelRunner) -> None:
+    calls = runner.speculator.lookup.calls
+    runner.step(new=[arrival("a"), arrival("b")])
+    runner.step(preempted=["a"])
+    runner.step(new=[arrival("c")])
+    runner.step(new=[arrival("a")])
+    assert calls[1:] == [("arrive", [0], [0], [4]), ("arrive", [2], [0], [4])]
+    runner.step(finished=["a"])
+    assert calls[3:] == [("append", [2], [7])]
+    runner.step(preempted=["b"])
+    runner.step(finished=["b"])
+    assert len(calls) == 4, "its text was gone"
+
+
+def test_wishes_of_a_request_are_respected(runner: GPUModelRunner) -> None:
+    calls = runner.speculator.lookup.calls
+
+    def wish(**options: Any) -> dict[str, Any]:
+        return {"params": {"extra_args": {"specplug": options}}}
+
+    runner.step(
+        new=[
+            arrival("limited", **wish(draft_limit=2)),
+            arrival("secret", **wish(share=False)),
+            arrival("image", mm_features=["pixels"]),
+            arrival("vectors", prompt_embeds=object()),
+        ]
+    )
+    assert calls == [("arrive", [0, 1, 2, 3], [0, 0, 0, 0], [2, 4, 0, 0])]
+    runner.step(finished=["limited", "secret", "image", "vectors"])
+    assert calls[1:] == [("append", [0], [7])]
+
+
+def test_the_length_of_the_step_is_vllms_and_that_of_a_fixed_controller() -> None:
+    batch = SimpleNamespace(num_reqs=2, idx_mapping=[5, 6, 99])
+    for length, most, expected in ((None, 4, 4), (None, 2, 2), (3, 4, 3), (9, 4, 4)):
+        choice = Choice("suffix", {}, {"name": "fixed", "length": length}, DEFAULTS)
+        drafts = device.DeviceDrafts(choice, Recorder())  # type: ignore[arg-type]
+        assert drafts.step(batch, [1, 0, 9], most) == "drafts"
+        assert drafts.lookup.calls == [("look_up", [5, 6], [1, 0], expected)]  # type: ignore[attr-defined]
+
+
+def test_a_device_that_fails_costs_the_drafts_only(runner: GPUModelRunner) -> None:
+    drafts = runner.speculator
+    drafts.lookup.fails = True
+    batch = SimpleNamespace(num_reqs=1, idx_mapping=[0])
+    for _ in range(MAX_FAULTS):
+        assert drafts.step(batch, [1], 4) == "1 without"
+    asked = len(drafts.lookup.calls)
+    assert drafts.step(batch, [1], 4) == "1 without"
+    runner.step(new=[arrival("a")])
+    runner.step(finished=["a"])
+    assert len(drafts.lookup.calls) == asked + 1, "asked again after so many faults"
+    assert drafts.snapshot()["adapter_faults"] == MAX_FAULTS + 1
+    assert drafts in running()
+
+
+def test_a_runner_with_another_speculator_is_left_alone(runner: GPUModelRunner) -> None:
+    recorder = runner.speculator.lookup
+    runner.speculator = object()
+    runner.step(new=[arrival("a")])
+    runner.step(finished=["a"])
+    assert recorder.calls == []
+    assert pack(Choice("suffix", {})).startswith("specplug.adapters.vllm_v1.door.p_suffix")
