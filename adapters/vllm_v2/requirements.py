@@ -41,6 +41,19 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     ),
     HostSymbol(
         _RUNNER,
+        "GPUModelRunner.add_requests",
+        ("scheduler_output",),
+        purpose="wrapped for look-ups on the device: requests arrive and come back",
+    ),
+    HostSymbol(
+        _RUNNER,
+        "GPUModelRunner.finish_requests",
+        ("scheduler_output",),
+        purpose="wrapped for look-ups on the device: requests are about to lose their rows",
+    ),
+    HostSymbol(_STATES, "RequestState.req_id_to_index", purpose="read: the row of a request"),
+    HostSymbol(
+        _RUNNER,
         "GPUModelRunner.take_draft_token_ids",
         purpose="wrapped: the scheduler gets drafts of their real lengths",
     ),

@@ -10,43 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from specplug.adapters.device.lookup import DeviceLookup
 from specplug.adapters.vllm_v2.speculator import Exchange
 
 from .three_lookups import interpreted as interpreted
-
-#: Tensor methods for which the host must wait until the device has done everything before.
-WAITING = frozenset(
-    {
-        *("item", "tolist", "cpu", "numpy", "nonzero", "unique", "masked_select", "equal"),
-        *("__bool__", "__int__", "__float__", "__index__", "is_nonzero", "allclose"),
-    }
-)
-
-
-class Waits(TorchFunctionMode):
-    """Counts calls for which the host would wait if the tensors were on an accelerator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in WAITING:
-            self.found.append(name)
-        # To the host, or to anywhere without being told not to wait.
-        if name in ("to", "copy_") and not kwargs.get("non_blocking", False):
-            self.found.append(f"{name} without non_blocking")
-        # A mask of booleans has as many elements as it says on the device.
-        if name in ("__getitem__", "__setitem__"):
-            keys = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(k, torch.Tensor) and k.dtype == torch.bool for k in keys):
-                self.found.append(f"{name} by a mask")
-        return func(*args, **kwargs)
+from .triton_cpu.engine_test_device import Waits
 
 
 class Launches:
