@@ -61,6 +61,8 @@ def save_heads(
         ],
         "facts": dict(facts or {}),
     }
+    # As it will be read: keys that are numbers become words, which sort differently.
+    header = json.loads(json.dumps(header))
     header["sha256"] = _digest(header, body)
     text = json.dumps(header).encode()
     content = MAGIC + len(text).to_bytes(8, "little") + text + body

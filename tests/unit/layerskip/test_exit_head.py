@@ -132,6 +132,14 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path, heads: list[ExitHead])
     assert read_facts(path)["facts"] == {"tokens": 400}
 
 
+def test_facts_with_numbers_as_keys_do_not_damage_the_file(
+    tmp_path: Path, heads: list[ExitHead]
+) -> None:
+    """Numbers sort as 4, 12 and the words that JSON makes of them as "12", "4": the checksum once differed."""
+    save_heads(tmp_path / "h", heads, "abc", {"agreement": {4: 0.2, 12: 0.3}})
+    assert sorted(load_heads(tmp_path / "h", "abc", D, 8)) == [2, 4]
+
+
 def test_half_precision_keeps_the_file_small(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     solved = generator.normal(size=(577, 576))
