@@ -52,7 +52,7 @@ def methods(layers: int, exits: list[int], best: int) -> list[Method]:
         ("swift", lambda: Swift(layers), Always, False),
         ("clasp", lambda: Clasp(layers, max(1, layers // 3)), Always, False),
         ("conflayers", lambda: ConfLayers(layers), Always, False),
-        (f"exit {best} head, paying", leave(best), lambda: Paying(1.3 * best / layers), True),
+        (f"exit {best} head, paying", leave(best), Paying, True),
     ]
     return rows
 

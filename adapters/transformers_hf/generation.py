@@ -195,6 +195,7 @@ class _Run:
         report = self.report
         # The last token of a step is the target's own, so a draft may leave room for it.
         room = limit - len(report.tokens) - 1
+        passes, before = report.draft_passes, dict(report.seconds)
         drafts, laws = self._timed("draft", self._from_text, room)
         from_text, confidences = len(drafts), []
         if not drafts:
@@ -215,8 +216,18 @@ class _Run:
         if over < len(emitted) or emitted[over - 1] in stops:
             return True
         if not from_text:
+            self._tell_times(report.draft_passes - passes, before)
             self._timed("policy", self._observe, Feedback(tuple(confidences), kept))
         return False
+
+    def _tell_times(self, passes: int, before: dict[str, float]) -> None:
+        """Rules that weigh drafts against their time may have a method ``timed``."""
+        timed = getattr(self.owner.stop, "timed", None)
+        if timed is not None and passes > 0:
+            seconds = self.report.seconds
+            timed(
+                (seconds["draft"] - before["draft"]) / passes, seconds["verify"] - before["verify"]
+            )
 
     def _from_text(self, room: int) -> tuple[list[int], list[ProbArray]]:
         """Drafts from text, as draws from laws that know no other token."""

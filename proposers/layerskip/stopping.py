@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 from specplug.errors import SkipPlanError
 from specplug.layers.policy import Feedback
 
+#: Cost of a draft pass, in plain steps, before one was measured.
+FIRST_GUESS = 0.5
+#: Weight of the newest measurement.
+TIMING = 0.1
+
 
 class Always:
     """As many drafts as the executor allows."""
@@ -113,17 +118,27 @@ class Paying:
 
     Learns how often tokens of each confidence are accepted. With the chance ``s`` that all drafts so far hold and
     ``n`` of them, a step is expected to emit ``1 + sum of s`` tokens in ``1 + n * cost`` plain steps; one more is worth
-    its time if it adds more tokens per time than that. Set :attr:`draft_cost` and :attr:`verify_cost` to what was
-    measured, in plain steps.
+    its time if it adds more tokens per time than that.
+
+    Args:
+        draft_cost: of a draft pass, in plain steps; None measures it.
+        verify_cost: of one more token in a verification, in plain steps.
+        options: how it learns.
 
     Raises:
         SkipPlanError: a negative cost, or no bins.
     """
 
     def __init__(
-        self, draft_cost: float, verify_cost: float = 0.03, options: PayingOptions | None = None
+        self,
+        draft_cost: float | None = None,
+        verify_cost: float = 0.03,
+        options: PayingOptions | None = None,
     ) -> None:
         self.options = options or PayingOptions()
+        self._measures = draft_cost is None
+        self._seconds = np.zeros(2)
+        draft_cost = FIRST_GUESS if draft_cost is None else draft_cost
         if (
             draft_cost < 0.0
             or verify_cost < 0.0
@@ -139,12 +154,25 @@ class Paying:
         bins = self.options.bins
         self._seen = np.zeros(bins)
         self._kept = np.zeros(bins)
-        self._used = np.ones(bins)
+        # Together one position: what was seen soon outweighs it.
+        self._used = np.full(bins, 1.0 / bins)
         self._pause = 0
         self._next_pause = self.options.first_pause
         self._trials = self.options.trials
         self._gain = 0.0
         self.begin()
+
+    def timed(self, draft_seconds: float, verify_seconds: float) -> None:
+        """How long a draft pass and a verification took; ignored if the cost was given."""
+        if not self._measures or min(draft_seconds, verify_seconds) <= 0.0:
+            return
+        now = np.array([draft_seconds, verify_seconds])
+        if not self._seconds.all():
+            self._seconds = now
+        # A step that was held up may count as twice what is usual, no more.
+        now = np.minimum(now, 2.0 * self._seconds)
+        self._seconds += TIMING * (now - self._seconds)
+        self.draft_cost = float(self._seconds[0] / self._seconds[1])
 
     @property
     def paused(self) -> int:

@@ -11,9 +11,15 @@ from specplug.proposers.layerskip.stopping import Always, Paying, PayingOptions,
 
 
 def serve(
-    rule: StopRule, chance: float, steps: int, cost: float, seed: int = 0
+    rule: StopRule,
+    chance: float,
+    steps: int,
+    cost: float,
+    seed: int = 0,
+    claimed: float | None = None,
 ) -> tuple[float, float, float]:
-    """Emitted tokens, plain steps of time, and drafts of a drafter that is right with ``chance``, and knows it."""
+    """Emitted tokens, plain steps of time, and drafts of a drafter that is right with ``chance`` and knows it."""
+    confidence = chance if claimed is None else claimed
     coins = np.random.default_rng(seed)
     tokens = time = drafts = 0.0
     for _ in range(steps):
@@ -22,9 +28,9 @@ def serve(
         time += 1.0
         while len(confidences) < 8 and rule.runs():
             time += cost
-            if not rule.proposes(chance):
+            if not rule.proposes(confidence):
                 break
-            confidences.append(chance)
+            confidences.append(confidence)
         kept = coins.random(len(confidences)) < chance
         accepted = len(kept) if kept.all() else int(kept.argmin())
         rule.observe(Feedback(tuple(confidences), accepted))
@@ -68,6 +74,29 @@ def test_a_good_drafter_is_used() -> None:
     best = max(sum(0.9**i for i in range(n + 1)) / (1 + 0.2 * n) for n in range(1, 9))
     assert tokens / time > 0.95 * best
     assert drafts > 800
+
+
+def test_a_dear_drafter_that_is_better_than_it_knows_is_kept() -> None:
+    """It claims 0.2, is right 95 times of 100 and costs 0.6 steps: four trials must be enough to see that."""
+    tokens, time, _ = serve(Paying(0.6, 0.03), 0.95, 60, 0.63, claimed=0.2)
+    assert tokens / time > 1.15
+
+
+def test_costs_are_measured_if_none_are_given() -> None:
+    rule = Paying()
+    for _ in range(200):
+        rule.timed(0.004, 0.010)
+    assert rule.draft_cost == pytest.approx(0.4)
+    fixed = Paying(0.7)
+    fixed.timed(0.004, 0.010)
+    assert fixed.draft_cost == 0.7
+
+
+def test_one_slow_pass_does_not_look_like_the_rule() -> None:
+    rule = Paying()
+    for step in range(100):
+        rule.timed(1.0 if step == 99 else 0.004, 0.010)
+    assert rule.draft_cost < 0.6
 
 
 def test_a_hopeless_drafter_costs_less_than_one_percent() -> None:
