@@ -23,6 +23,8 @@ from specplug.kernels.ordering import deal_entries, rank_runs, sort_runs
 Entries = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 Ranks = NDArray[np.int32]
+#: See :func:`specplug.kernels.ordering.sort_runs`.
+How = tuple[int, np.uint64, int, int, int]
 #: ``map``, or that of several threads.
 Each = Callable[..., Iterable[Any]]
 
@@ -125,11 +127,10 @@ class _Part:
         self._runs[: self._count, 1] = ends[several] - self._first
         self._sorted, self._sorted_count = np.array([[0, size]], np.int32), 1
 
-    def sort(self, ranks: Ranks, more: np.uint64, back: int) -> bool:
+    def sort(self, ranks: Ranks, how: How) -> bool:
         """Sort by the keys, or by ``ranks``, see :func:`sort_runs`; returns whether anything is left."""
-        how = (self._bits, more, back)
         left = sort_runs(self._order, self._runs, self._count, ranks, how, self._room)
-        if back:
+        if how[2]:
             self._sorted, self._sorted_count = self._runs, self._count
         self._runs, self._room, self._count = self._room, self._runs, left
         return bool(left)
@@ -159,15 +160,21 @@ def _sorted_at_once(shelf: places.Shelf, counts: Entries, each: Each, threads: i
         _Part(everything, spare, ends[low:high] - sizes[low:high], ends[low:high], position_bits)
         for low, high in ranges(sizes, most)
     ]
-    ranks = np.zeros(tokens, np.int32)
-    # All 0 where there is nothing more: the last token of a key, or all of a rank.
-    last = np.uint64((1 << bits) - 1) << np.uint64(position_bits)
+    ranks, rank_bits = np.zeros(tokens, np.int32), bits_for(total)
     below = np.uint64((1 << position_bits) - 1)
-    compared, back, more = 1 + per_key, 0, last
-    while any(list(each(partial(_Part.sort, ranks=ranks, more=more, back=back), parts))):
+    # Bits that are all 0 where there is nothing more: those of the last token of a key, or of its last rank.
+    last = np.uint64((1 << bits) - 1) << np.uint64(position_bits)
+    how: How = (position_bits, last, 0, 0, rank_bits)
+    compared = 1 + per_key
+    while any(list(each(partial(_Part.sort, ranks=ranks, how=how), parts))):
         if compared == depth:
             break
         list(each(partial(_Part.rank, ranks=ranks), parts))
-        back, more = min(compared, depth - compared), ~below
-        compared += back
+        back = further = min(compared, depth - compared)
+        if position_bits + 2 * rank_bits <= 64:
+            further = min(back + compared, depth - compared)
+        two = further > back
+        last = np.uint64((1 << rank_bits) - 1) << np.uint64(position_bits)
+        how = (position_bits, last, back, further if two else 0, rank_bits)
+        compared += further
     return np.bitwise_and(everything, below, out=everything).view(np.int64)

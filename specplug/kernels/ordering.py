@@ -4,7 +4,8 @@ An entry is one number: a key in the upper bits, its position in the lower ones.
 token before them, in one pass over the text that also makes the key, of the tokens before that. Then every run of
 entries that agree is sorted by number, so that ties stand in the order of positions. What is left is sorted by rounds:
 the key becomes the rank of the position ``back`` tokens before, which stands for all that is compared already, so that
-each round doubles it (Manber and Myers 1993); only runs that still agree are looked at (Larsson and Sadakane 2007).
+each round doubles it (Manber and Myers 1993), or that and the rank further back, where both fit in a number, so that it
+is threefold; only runs that still agree are looked at (Larsson and Sadakane 2007).
 """
 
 from __future__ import annotations
@@ -126,13 +127,14 @@ def sort_runs(
             positions.
         ranks: see :func:`rank_runs`; 0 where a document begins.
         how: bits of a position; the bits of a key that are all 0 where it holds all that there is; how many tokens
-            before a position its key's rank is (0: the keys are there).
+            before a position its key's rank is (0: the keys are there), and the second rank of a key (0: it has one);
+            bits of a rank.
         left: int32 ``[entries / 2, 2]``, filled with the runs that agree in their keys and have more to compare.
 
     Returns:
         How many those are.
     """
-    position_bits, more, back = how
+    position_bits, more, back, further, rank_bits = how
     below = np.uint64(position_bits)
     mask = (np.uint64(1) << below) - np.uint64(1)
     found = 0
@@ -140,9 +142,14 @@ def sort_runs(
         start, end = np.int64(runs[run, 0]), np.int64(runs[run, 1])
         if back:
             for i in range(start, end):
-                position = order.keys[i] & mask
-                rank = np.uint64(ranks[np.int64(position) - back])
-                order.keys[i] = (rank << below) | position
+                position = np.int64(order.keys[i] & mask)
+                key = np.uint64(ranks[position - back])
+                if further:
+                    # What stands before a beginning is another document.
+                    inside = key > 0 and position >= further
+                    second = np.uint64(ranks[position - further]) if inside else np.uint64(0)
+                    key = (key << np.uint64(rank_bits)) | second
+                order.keys[i] = (key << below) | np.uint64(position)
         first = order.keys[start]
         differing = np.uint64(0)
         for i in range(start + 1, end):

@@ -24,13 +24,20 @@ def deal_entries(shelf: Any, numbers: Any, places: Any, how: Any, keys: Any) -> 
 
 def sort_runs(order: Any, runs: Any, count: int, ranks: Any, how: Any, left: Any) -> int:
     """Sort every run by its keys; fills ``left`` with what agrees and has more to compare."""
-    position_bits, more, back = how
+    position_bits, more, back, further, rank_bits = how
     found = 0
     for start, end in runs[:count].tolist():
         numbers = [int(key) for key in order.keys[start:end]]
         positions = [number % 2**position_bits for number in numbers]
         if back:
-            numbers = [int(ranks[p - back]) << position_bits | p for p in positions]
+            keys = [int(ranks[p - back]) for p in positions]
+            if further:
+                pairs = list(zip(keys, positions, strict=True))
+                second = [
+                    int(ranks[p - further]) if key and p >= further else 0 for key, p in pairs
+                ]
+                keys = [key << rank_bits | other for key, other in zip(keys, second, strict=True)]
+            numbers = [key << position_bits | p for key, p in zip(keys, positions, strict=True)]
         numbers.sort()
         order.keys[start:end] = numbers
         at = start

@@ -118,10 +118,11 @@ def test_sorting(corpus: list[list[int]], memory: int, sparse: bool) -> None:
     assert counts[0].tolist() == counts[1].tolist()
 
 
-@given(corpus=CORPORA, per_key=st.integers(1, 4))
-@example(corpus=[[0] * 40, [0] * 40, [0] * 39, [1, 0, 0, 0, 0, 0]], per_key=1)
-@example(corpus=[[0, 1, 2] * 30, [1, 2] * 8], per_key=2)
-def test_rounds_of_sorting(corpus: list[list[int]], per_key: int) -> None:
+@given(corpus=CORPORA, per_key=st.integers(1, 4), two=st.booleans())
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39, [1, 0, 0, 0, 0, 0]], per_key=1, two=False)
+@example(corpus=[[0] * 40, [0] * 40, [0] * 39, [1, 0, 0, 0, 0, 0]], per_key=1, two=True)
+@example(corpus=[[0, 1, 2] * 30, [1, 2] * 8], per_key=2, two=True)
+def test_rounds_of_sorting(corpus: list[list[int]], per_key: int, two: bool) -> None:
     """Each round of the kernels leaves the numbers, runs and ranks of the reference, and the last one the order."""
     shelf = build(corpus)
     size, tokens = int(shelf.meta[layout.ENTRIES]), int(shelf.meta[layout.TOKENS])
@@ -140,12 +141,13 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int) -> None:
         lives.append((module, order, np.zeros(tokens, np.int32)))
     assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist()
     runs = [(np.array([[0, size]], np.int32), buckets.copy()) for _ in lives]
-    more, compared, back = np.uint64(3 << below), 1 + per_key, 0
+    more, compared, back, further = np.uint64(3 << below), 1 + per_key, 0, 0
     while True:
         after = []
         for (module, order, ranks), (done, todo) in zip(lives, runs, strict=True):
             left = np.zeros((size // 2 + 1, 2), np.int32)
-            count = module.sort_runs(order, todo, len(todo), ranks, (below, more, back), left)
+            how = (below, more, back, further, below)
+            count = module.sort_runs(order, todo, len(todo), ranks, how, left)
             how = (count, below, 0)
             done = todo if back else done
             module.rank_runs(order, done, len(done), left, how, ranks)
@@ -156,8 +158,10 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int) -> None:
         assert lives[0][2].tolist() == lives[1][2].tolist(), compared
         if compared == layout.MAX_DEPTH:
             break
-        back, more = min(compared, layout.MAX_DEPTH - compared), ~np.uint64((1 << below) - 1)
-        compared += back
+        back, more = min(compared, layout.MAX_DEPTH - compared), np.uint64(2**below - 1 << below)
+        further = min(back + compared, layout.MAX_DEPTH - compared) if two else 0
+        further = further if further > back else 0
+        compared += further or back
     ref = sorted(lists.entries(shelf), key=lambda p: (lists.context_of(shelf, p), p))
     assert (lives[0][1].keys & np.uint64((1 << below) - 1)).tolist() == ref
 
@@ -175,7 +179,7 @@ def test_runs_of_any_length_are_sorted(size: int, distinct: int) -> None:
         keys.astype(np.uint64), np.zeros(size + 2, np.uint64), np.zeros(1 << 11, np.int64)
     )
     left = np.zeros((size // 2 + 2, 2), np.int32)
-    how = (below, ~np.uint64((1 << below) - 1), 0)
+    how = (below, ~np.uint64((1 << below) - 1), 0, 0, 0)
     runs, ranks = np.array([[1, size + 1]], np.int32), np.zeros(1, np.int32)
     ordering_kernels.sort_runs(order, runs, 1, ranks, how, left)
     assert order.keys.tolist() == [99, *sorted(keys[1:-1].astype(np.uint64).tolist()), 7]
