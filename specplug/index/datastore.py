@@ -37,6 +37,10 @@ Identity = tuple[int, int, int, int]
 _FOUND, _TOKEN = (layout.MAX_FOUND, 2), np.dtype(np.int32)
 
 
+#: Bytes of a file that is read when it is opened: a few milliseconds from a slow disk.
+AT_HAND = 1 << 23
+
+
 class Occurrences(NamedTuple):
     """Where a context stands in the corpus, longest match first.
 
@@ -47,6 +51,14 @@ class Occurrences(NamedTuple):
 
     positions: NDArray[np.int64]
     lengths: NDArray[np.int64]
+
+
+def _mapped(handle: int, size: int) -> mmap.mmap:
+    """The file, read-only; a small one with all its pages at hand, so that the first look-ups do not wait for them."""
+    flags = mmap.MAP_SHARED
+    if size <= AT_HAND:
+        flags |= getattr(mmap, "MAP_POPULATE", 0)  # Linux has it
+    return mmap.mmap(handle, size, flags=flags, prot=mmap.PROT_READ)
 
 
 def identity_of(path: Path) -> Identity:
@@ -81,7 +93,7 @@ class Datastore:
             self.header: Header = decode(
                 self._file.read(HEADER_BYTES), found.st_size, str(self.path)
             )
-            mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = _mapped(self._file.fileno(), found.st_size)
         except OSError as error:
             raise unopened(path, error) from error
         self.identity: Identity = _identity(found)
