@@ -144,7 +144,7 @@ class _Part:
 def _sorted_at_once(shelf: places.Shelf, counts: Entries, each: Each, threads: int) -> Entries:
     """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
     tokens, depth = int(shelf.meta[places.TOKENS]), int(shelf.meta[places.DEPTH])
-    present = np.flatnonzero(counts)
+    present = np.flatnonzero(counts > 0)
     sizes = counts[present]
     ends = np.cumsum(sizes)
     total = int(ends[-1])

@@ -239,7 +239,7 @@ class Writer:
     def _write_buckets(self, tokens: int, counts: NDArray[np.int64]) -> tuple[int, bytes]:
         """Where the entries of each last token begin; returns how many are listed (see :class:`Header`), a checksum."""
         total = int(counts.sum())
-        present = np.flatnonzero(counts)
+        present = np.flatnonzero(counts > 0)
         listed = listed_for(self.vocab_size, total, len(present))
         sizes = counts[present] if listed else counts
         starts = np.zeros(len(sizes) + 1, np.int64)
