@@ -44,10 +44,11 @@ def new_readers(context: Context, branches: int) -> layout.Readers:
     """Nothing known of any request."""
     n = context.max_requests
     nodes = (context.max_draft + 1) * branches
+    # Written, not only reserved: the first steps would wait for the system to supply these pages.
     return layout.Readers(
-        np.zeros((n, layout.MAX_DEPTH), np.int32),
+        np.full((n, layout.MAX_DEPTH), 0, np.int32),
         np.tile(np.array([0, -1], np.int64), (n, 1)),
-        np.zeros((n, nodes, layout.NODE_FIELDS), np.int64),
+        np.full((n, nodes, layout.NODE_FIELDS), 0, np.int64),
     )
 
 
