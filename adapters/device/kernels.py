@@ -52,7 +52,7 @@ def scan_requests(
     alive = (place[None, :] >= 1) & (place[None, :] < length[:, None])
     matched = tl.zeros([tile_rows, span], dtype=tl.int32)
     step = 0
-    going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+    going = tl.max(alive.to(tl.int32))
     while (step < longest) & (going > 0):
         wanted = tl.load(text + length - 1 - step, mask=length > step, other=-1)
         alive = alive & (place[None, :] > step) & (wanted[:, None] >= 0)
@@ -60,7 +60,7 @@ def scan_requests(
         alive = alive & (found == wanted[:, None])
         matched += alive.to(tl.int32)
         step += 1
-        going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+        going = tl.max(alive.to(tl.int32))
     score = (matched.to(tl.int64) << 41) + (1 << 40) + place[None, :]
     score = tl.where(matched >= shortest, score, 0)
     tl.store(best + at.to(tl.int64) * columns + tl.program_id(1), tl.max(score, axis=1), mask=there)
@@ -107,7 +107,7 @@ def scan_ring(
     alive = alive & (length > 0)[:, None]
     matched = tl.zeros([tile_rows, span], dtype=tl.int32)
     step = 0
-    going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+    going = tl.max(alive.to(tl.int32))
     while (step < longest) & (going > 0):
         wanted = tl.load(text + length - 1 - step, mask=length > step, other=-1)
         # A division by a number known only here would cost more than all the rest.
@@ -117,7 +117,7 @@ def scan_ring(
         alive = alive & (wanted[:, None] >= 0) & (found[None, :] == wanted[:, None])
         matched += alive.to(tl.int32)
         step += 1
-        going = tl.max(tl.max(alive.to(tl.int32), axis=1), axis=0)
+        going = tl.max(alive.to(tl.int32))
     age = (tl.load(end) % capacity).to(tl.int32) - place
     age = tl.where(age <= 0, age + capacity, age)
     score = (matched.to(tl.int64) << 41) + (capacity - age)[None, :]
@@ -143,41 +143,48 @@ def write_drafts(
     width,  # K
     most,
     growth,
+    count,
     padding: tl.constexpr,
     padded: tl.constexpr,
     chunk: tl.constexpr,
+    tile_rows: tl.constexpr,
 ):
-    """The draft of one request, from its best match."""
-    at = tl.program_id(0).to(tl.int64)
-    top = tl.zeros([chunk], dtype=tl.int64)
+    """The drafts of ``tile_rows`` requests, each from its best match."""
+    at = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    there = at < count
+    at = at.to(tl.int64)
+    top = tl.zeros([tile_rows, chunk], dtype=tl.int64)
     start = 0
     while start < columns:
         column = start + tl.arange(0, chunk)
-        top = tl.maximum(top, tl.load(best + at * columns + column, mask=column < columns, other=0))
+        inside = there[:, None] & (column < columns)[None, :]
+        found = tl.load(best + (at * columns)[:, None] + column[None, :], mask=inside, other=0)
+        top = tl.maximum(top, found)
         start += chunk
-    score = tl.max(top, axis=0)
+    score = tl.max(top, axis=1)
     matched = score >> 41
     own = ((score >> 40) & 1) > 0
     recency = score & ((1 << 40) - 1)
-    state = tl.load(rows + at).to(tl.int64)
-    length = tl.load(lengths + state).to(tl.int64)
-    room = tl.minimum(tl.load(limits + state), most)
+    state = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+    length = tl.load(lengths + state, mask=there, other=0).to(tl.int64)
+    room = tl.minimum(tl.load(limits + state, mask=there, other=0), most)
     room = tl.minimum(room, width).to(tl.int64)
     room = tl.where(growth > 0, tl.minimum(room, growth * matched), room)
     room = tl.where(matched > 0, room, 0)
-    step = tl.arange(0, padded).to(tl.int64)
+    step = tl.arange(0, padded).to(tl.int64)[None, :]
     # At least 1, also where there is no match and nothing is read.
     period = tl.maximum(length - recency, 1)
-    in_text = state * stride + recency + step % period
-    in_ring = (tl.load(end) + recency + step) % capacity
-    told = tl.load(tokens + in_text, mask=step < tl.where(own, room, 0), other=-1)
-    other = tl.load(ring + in_ring, mask=step < tl.where(own, 0, room), other=-1)
-    token = tl.where(own, told, other)
+    in_text = (state * stride + recency)[:, None] + step % period[:, None]
+    in_ring = (tl.load(end) + recency[:, None] + step) % capacity
+    told = tl.load(tokens + in_text, mask=step < tl.where(own, room, 0)[:, None], other=-1)
+    other = tl.load(ring + in_ring, mask=step < tl.where(own, 0, room)[:, None], other=-1)
+    token = tl.where(own[:, None], told, other)
     # The first place without a token.
-    drafted = tl.min(tl.where(token < 0, step, padded), axis=0)
-    token = tl.where(step < drafted, token, padding)
-    tl.store(drafts + at * width + step, token.to(tl.int64), mask=step < width)
-    tl.store(counts + at, drafted.to(tl.int32))
+    drafted = tl.min(tl.where(token < 0, step, padded), axis=1)
+    token = tl.where(step < drafted[:, None], token, padding)
+    place = drafts + (at * width)[:, None] + step
+    tl.store(place, token.to(tl.int64), mask=there[:, None] & (step < width))
+    tl.store(counts + at, drafted.to(tl.int32), mask=there)
 
 
 @_compiled

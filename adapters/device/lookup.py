@@ -55,6 +55,7 @@ class Tiles(NamedTuple):
         own_rows, own_span: requests and positions of a tile of the requests' own texts.
         ring_rows, ring_span: the same for the ring.
         copied: tokens copied to the ring by one program.
+        written: requests whose drafts are written by one program.
     """
 
     own_rows: int = 1
@@ -62,6 +63,7 @@ class Tiles(NamedTuple):
     ring_rows: int = 16
     ring_span: int = 256
     copied: int = 1024
+    written: int = 1
 
 
 def check(options: Any, where: str) -> LookupSettings:
@@ -124,6 +126,8 @@ class DeviceLookup:
         self._tokens, self._lengths = tokens, lengths
         self._device = tokens.device
         self._away = self._device.type != "cpu"
+        # One size for all batches, so that no kernel is compiled while requests wait.
+        self._many = _power(requests)
         blocks = blocks_within(self.settings.store_mb)
         self.keeps = blocks > 0
         rows = len(tokens)
@@ -142,6 +146,16 @@ class DeviceLookup:
         self._best = filled((requests, self._own_columns + ring_columns), 0, torch.int64)
         self._drafts = filled((requests, width), PADDING, torch.int64)
         self.counts = filled((requests,), 0, torch.int32)
+
+    def warm(self) -> None:
+        """Compile every kernel, before the first request: of an empty table, nothing is drafted and nothing kept."""
+        import torch
+
+        # Of the types that vLLM has.
+        rows = torch.zeros(1, dtype=torch.int64, device=self._device)
+        self.look_up(rows, rows.int(), self.width)
+        self.append([0], [0])
+        self.appended = 0
 
     def memory(self) -> dict[str, int]:
         """Bytes on the device: the ring, which is what ``store_mb`` limits, and everything else."""
@@ -183,7 +197,7 @@ class DeviceLookup:
             *(self._ring, self._owners, self._end, len(self._ring)),
             *(self._tokens, self._tokens.stride(0), self._lengths, self._namespaces),
             *(self._sent(rows, torch.int32), self._sent(starts, torch.int32), self._grown),
-            *(len(rows), self.tiles.copied, _power(len(rows)), BLOCK),
+            *(len(rows), self.tiles.copied, self._many, BLOCK),
         )
         self._end.add_(self._grown)
         self.appended += len(rows)
@@ -215,10 +229,11 @@ class DeviceLookup:
                 *(self._best, columns, self._own_columns, count),
                 *(settings.shortest, settings.longest, tiles.ring_rows, tiles.ring_span, BLOCK),
             )
-        kernels.write_drafts[(count,)](
+        kernels.write_drafts[(-(-count // tiles.written),)](
             *(self._best, columns, self._ring, self._end, len(self._ring)),
             *(*requests, self._limits, rows, drafts, self.counts, self.width, most),
-            *(settings.growth, PADDING, _power(self.width), min(1024, _power(columns))),
+            *(settings.growth, count, PADDING, _power(self.width)),
+            *(min(1024, _power(columns)), tiles.written),
         )
         return drafts
 

@@ -255,6 +255,7 @@ def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any
             most = width if num_speculative_tokens is None else num_speculative_tokens
             return self.step(input_batch, num_sampled, most)
 
+    lookup.warm()
     bind_runner(GPUModelRunner)
     made = Speculator(choice, lookup)
     made.log.info(

@@ -11,7 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specplug.adapters.device.lookup import BLOCK, DeviceLookup, LookupSettings, Tiles, check
+from specplug.adapters.device import lookup as lookup_module
+from specplug.adapters.device.lookup import (
+    BLOCK,
+    DeviceLookup,
+    LookupSettings,
+    Tiles,
+    blocks_within,
+    check,
+)
 from specplug.errors import SettingsError
 from specplug.kernels import flat_match
 
@@ -68,7 +76,7 @@ def test_the_size_of_tiles_changes_no_draft() -> None:
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, 3, (5, 100)).tolist()
     drafts = []
-    for tiles in (Tiles(2, 32, 1, 64, 32), Tiles(), Tiles(8, 128, 2, 1024, 16), SMALL):
+    for tiles in (Tiles(2, 32, 1, 64, 32, 4), Tiles(), Tiles(8, 128, 2, 1024, 16, 2), SMALL):
         three = Three(5, 100, 10, RULE, 6, tiles)
         for row, text in enumerate(tokens):
             three.put(row, text, 0, 9)
@@ -104,7 +112,23 @@ def test_the_ring_stays_within_its_budget() -> None:
         lookup.append([0], [0])
         assert lookup.look_up(lengths, lengths, 4).tolist() == [[0] * 4] * 2
         assert lookup.appended == 0
-    assert BLOCK == flat_match.BLOCK
+    assert (*(flat_match.BLOCK, flat_match.PADDING, flat_match.SEPARATOR),) == (
+        BLOCK,
+        lookup_module.PADDING,
+        lookup_module.SEPARATOR,
+    )
+    # 4 MB hold what the option says of each.
+    assert blocks_within(1.0) * BLOCK // 1000 == 246
+
+
+def test_warming_up_leaves_no_trace() -> None:
+    three = Three(2, 24, 4, RULE, 4, SMALL)
+    three.lookup.warm()
+    assert three.lookup.appended == 0
+    three.put(0, [1, 2, 1], 0, 4)
+    three.send([0])
+    three.append([0], [0])
+    assert three.check([0, 1], [1, 1]) == [[2, 1, 2, 1], [0] * 4]
 
 
 def test_wrong_options_and_tensors_are_refused() -> None:

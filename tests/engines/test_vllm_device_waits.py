@@ -97,20 +97,21 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from specplug.adapters.device import kernels
 
-POINTERS = {"tokens": "i32", "lengths": "i32", "limits": "i32", "rows": "i32", "sampled": "i32", "namespaces": "i32",
+POINTERS = {"tokens": "i32", "lengths": "i32", "limits": "i32", "rows": "i64", "sampled": "i32", "namespaces": "i32",
             "ring": "i32", "owners": "i32", "counts": "i32", "starts": "i32", "end": "i64", "best": "i64",
             "drafts": "i64", "grown": "i64"}
 CONSTANTS = {"shortest": 1, "longest": 16, "block": 16, "padding": 0, "padded": 8, "chunk": 1024, "copied": 1024,
              "many": 4}
-TILES = {"scan_requests": (1, 1024), "scan_ring": (16, 256)}
+TILES = {"write_drafts": (1, 1), "scan_requests": (1, 1024), "scan_ring": (16, 256)}
 for target in (GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)):
     for name in ("scan_requests", "scan_ring", "write_drafts", "append_outputs"):
         kernel = getattr(kernels, name)
+        pointers = {**POINTERS, "rows": "i32"} if name == "append_outputs" else POINTERS
         rows, span = TILES.get(name, (1, 1024))
         known = {**CONSTANTS, "tile_rows": rows, "span": span}
         constants = {p.name: known[p.name] for p in kernel.params if p.is_constexpr}
         signature = {
-            p.name: "constexpr" if p.is_constexpr else "*" + POINTERS[p.name] if p.name in POINTERS else "i32"
+            p.name: "constexpr" if p.is_constexpr else "*" + pointers[p.name] if p.name in pointers else "i32"
             for p in kernel.params
         }
         made = triton.compile(ASTSource(kernel, signature, constants), target=target)

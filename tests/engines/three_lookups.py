@@ -15,7 +15,7 @@ from specplug.reference import flat_match as slow
 #: Bytes of a block of the ring, its owner included.
 BLOCK_MB = 68 / 2**20
 #: A tile size of one is legal too, but slow.
-SMALL = Tiles(own_rows=64, own_span=32, ring_rows=64, ring_span=32, copied=32)
+SMALL = Tiles(own_rows=64, own_span=32, ring_rows=64, ring_span=32, copied=32, written=64)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +82,7 @@ class Three:
     def check(self, rows: list[int], sampled: list[int]) -> list[list[int]]:
         """The drafts, which must be equal."""
         found = self.lookup.look_up(
-            *(torch.tensor(rows, dtype=torch.int32), torch.tensor(sampled, dtype=torch.int32)),
+            *(torch.tensor(rows, dtype=torch.int64), torch.tensor(sampled, dtype=torch.int32)),
             self.rule.most,
         )
         drafts = np.full((len(rows), self.width), 7, np.int64)
@@ -103,7 +103,9 @@ class Three:
 def random_three(rng: np.random.Generator, rows: int, **known: Any) -> Three:
     """Sizes, rule and tiles at random."""
     rule = flat_match.Rule(*(int(rng.integers(*r)) for r in ((1, 4), (4, 13), (0, 3), (0, 9))))
-    tiles = Tiles(*(int(2 ** rng.integers(*r)) for r in ((4, 9), (3, 6), (4, 9), (3, 6), (4, 7))))
+    tiles = Tiles(
+        *(int(2 ** rng.integers(*r)) for r in ((5, 10), (4, 7), (5, 10), (4, 7), (5, 8), (5, 10)))
+    )
     length, blocks, width = (int(rng.integers(*r)) for r in ((1, 40), (4, 8), (0, 9)))
     return Three(rows, length, blocks, rule, width, tiles)
 
