@@ -72,6 +72,14 @@ class Decoder:
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
         return as_numpy(out.logits[0])
 
+    def fill(self, tokens: Sequence[int], cache: Any) -> None:
+        """The same without the LM head, whose output for a long prompt would take gigabytes."""
+        import torch
+
+        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.model.device)
+        with torch.inference_mode():
+            self.inner(input_ids=ids, past_key_values=cache, use_cache=True)
+
     @contextmanager
     def running(self, plan: Plan, head: ExitHead | None = None) -> Iterator[None]:
         """Passes inside run the sublayers of ``plan`` only, and ``head`` after the last norm.

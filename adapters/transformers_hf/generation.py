@@ -181,7 +181,7 @@ class _Run:
             self.name = text.begin(prompt, limit, stops, self.params.temperature)
         try:
             if len(prompt) > 1:
-                self._timed("prefill", self.decoder.logits, prompt[:-1], self.cache)
+                self._timed("prefill", self.decoder.fill, prompt[:-1], self.cache)
             while len(self.report.tokens) < limit:
                 if self._step(limit, stops):
                     break

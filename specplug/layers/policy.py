@@ -62,7 +62,7 @@ class Probe(Protocol):
         """One layer of the model at the position of the last verified token, on ``n`` states: float64 ``[n, d]``."""
 
     def try_plan(self, plan: Plan) -> Trial:
-        """Draft the recent text with ``plan``, all tokens at once: about one pass over as many tokens."""
+        """Draft the recent text with ``plan``, all tokens at once: one pass over them, and one of all layers."""
 
     def outputs(self) -> tuple[States, States]:
         """What the attention and the MLP sublayers add in the recent text: float64 ``[L, n, d]`` each, ``n`` tokens."""
