@@ -9,10 +9,10 @@ from typing import Any
 
 from specplug import registry
 from specplug.adapters.common import host_logger
-from specplug.adapters.vllm_v1 import metrics, requirements, salts
+from specplug.adapters.vllm_v1 import layers, metrics, requirements, salts
 from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse, refuse_v2
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
-from specplug.adapters.vllm_v1.options import is_ours, translate, unpack
+from specplug.adapters.vllm_v1.options import ALIASES, is_ours, translate, unpack
 from specplug.adapters.vllm_v1.setup import tokenizer_digest
 from specplug.errors import SettingsError
 
@@ -67,6 +67,8 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             self.scheduler_cls = scheduler
         else:
             translated = translate(config)
+            if isinstance(config, Mapping) and config.get("method") == layers.METHOD:
+                layers.refuse(self, v2)
             if translated is not config:
                 if v2:
                     translated = vllm_v2.prepare(self, translated)
@@ -93,7 +95,7 @@ def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:
         return
     worker = SimpleNamespace(model_config=model_config)
     registry.preflight(
-        *(choice.name, choice.options),
+        *(ALIASES.get(choice.name, choice.name), choice.options),
         lambda: int(model_config.get_vocab_size()),
         functools.partial(tokenizer_digest, worker),
     )

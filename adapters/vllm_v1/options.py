@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from specplug import registry
 from specplug.adapters.device import options as device
+from specplug.adapters.vllm_v1 import layers
 from specplug.control import options as control
 from specplug.errors import SettingsError, SpecplugError, did_you_mean
 
@@ -32,6 +33,9 @@ _PASSED_ON = (
     "synthetic_acceptance_length",
 )
 _OURS = ("method", "specplug")
+
+#: Proposers that this adapter alone can serve: they need the model's layers, so they are in no engine's registry.
+ALIASES = {"layerskip": layers.PROPOSER}
 
 _PACKED = re.compile(r"[A-Za-z_]\w*__((?:[0-9a-f]{2})+)")
 
@@ -110,9 +114,11 @@ def _choose(config: Mapping[str, Any]) -> Choice:
     try:
         lookup = device.read(options, name)
         own = {key: v for key, v in options.items() if key not in ("controller", device.KEY)}
-        checked, controller = registry.check(name, own), control.check(options.get("controller"))
-        return Choice(name, checked, controller, lookup)
-    except ValueError:
+        checked = registry.check(ALIASES.get(name, name), own)
+        return Choice(name, checked, control.check(options.get("controller")), lookup)
+    except ValueError as error:
+        if name in ALIASES:
+            raise SettingsError(str(error).replace(ALIASES[name], PREFIX + name)) from None
         raise
     except SpecplugError as error:
         # A wrong speculative_config is a ValueError in vLLM, whatever our registry calls it.

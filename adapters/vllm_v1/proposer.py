@@ -15,10 +15,12 @@ from specplug.adapters.common.timing import StepTimes
 from specplug.adapters.common.trees import first_branch
 from specplug.adapters.vllm_v1 import host_faults, metrics, setup
 from specplug.adapters.vllm_v1.binding import bind
-from specplug.adapters.vllm_v1.options import PREFIX, Choice
+from specplug.adapters.vllm_v1.layers import LayerExecutor
+from specplug.adapters.vllm_v1.options import ALIASES, PREFIX, Choice
 from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
 from specplug.adapters.vllm_v1.salts import salt_of
 from specplug.adapters.vllm_v1.steps import StepClock
+from specplug.errors import SkipPlanError
 from specplug.session import Session
 from specplug.types import TokenArray
 
@@ -67,7 +69,9 @@ class VllmProposer:
             self.log.info("%s: drafts on the first tensor-parallel rank only, idle here", self.name)
             return
         context = setup.context(vllm_config)
-        proposer = build_proposer(choice.name, context, choice.options, "vLLM")
+        proposer = build_proposer(
+            ALIASES.get(choice.name, choice.name), context, choice.options, "vLLM"
+        )
         self._cap = setup.controller(choice, context, proposer.capabilities, vllm_config)
         self.session = Session(proposer, context, controller=self._cap)
         self._published = metrics.Published.from_environment(
@@ -191,12 +195,23 @@ class VllmProposer:
             self._salts[new.req_id] = salt
 
     def _attach(self, runner: Any) -> None:
+        self._lend_layers(runner)
         self.runner = runner
         # vLLM skips the drafter for the *whole batch*, and drafts K zeros for every row, as soon as one request is
         # within K of the context end. The session cuts drafts there by itself, so there is nothing to skip for.
         limit = getattr(runner, "effective_drafter_max_model_len", None)
         if limit is not None and limit < runner.max_model_len + self.width:
             runner.effective_drafter_max_model_len = runner.max_model_len + self.width
+
+    def _lend_layers(self, runner: Any) -> None:
+        """Once: a proposer that drafts with the model's own layers gets what runs them."""
+        attach = getattr(self.session.proposer if self.session else None, "attach", None)
+        if self.runner is not None or attach is None:
+            return
+        try:
+            attach(LayerExecutor(runner))
+        except SkipPlanError as error:
+            self.log.error("%s: nothing will be drafted: %s", self.name, error)
 
     def _time(self, sampled: Any, lengths: Any) -> None:
         """Tell a controller that wants to know how long this step took."""

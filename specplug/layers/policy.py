@@ -7,12 +7,14 @@ answer. Policies and rules decide from the past alone, so none of them can chang
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specplug.layers.plan import Plan
+from specplug.types import IntArray
 
 States: TypeAlias = NDArray[np.float64]
 
@@ -101,3 +103,27 @@ class StopRule(Protocol):
 
     def observe(self, feedback: Feedback) -> None:
         """One request was verified; a draft that ended before its first token counts too."""
+
+
+class BatchExecutor(Protocol):
+    """An engine that can run parts of its model for some of its requests, on its own weights and KV cache.
+
+    A draft is made pass by pass, one token per request and pass; what the passes write into the KV cache is written
+    again when the whole model verifies.
+    """
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model."""
+
+    def rooms(self, request_ids: Sequence[str]) -> IntArray:
+        """The most draft passes for which each request has a place in the KV cache: int32 ``[B]``."""
+
+    def run(
+        self, plan: Plan, request_ids: Sequence[str], tokens: IntArray, place: int
+    ) -> tuple[IntArray, NDArray[np.float64]]:
+        """One pass; ``tokens`` (int32 ``[B]``) stand ``place`` positions after the newest certain token.
+
+        Returns:
+            The most likely next token of each request, int32 ``[B]``, and its probability, float64 ``[B]``.
+        """

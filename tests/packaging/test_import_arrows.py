@@ -93,7 +93,7 @@ ARROWS = {
     "specplug.adapters.vllm_v1": _row(
         *("specplug.adapters.common", "specplug.adapters.device", "specplug.adapters.offline_host"),
         *("specplug.session", "specplug.registry", "specplug.control"),
-        *("specplug.steering", "specplug.sources"),
+        *("specplug.steering", "specplug.sources", "specplug.layers"),
         *("numpy", *BASE),
         # The plugin's entry point is here; the V2 adapter stands on this one.
         lazily=(

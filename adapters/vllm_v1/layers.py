@@ -1,0 +1,202 @@
+"""Runs parts of the target model between two steps of vLLM's V1 model runner, on its weights and its KV cache.
+
+A draft pass writes keys and values only into slots that the request owns already (its block table says how many), so
+nothing has to be reserved; near the end of a block a draft is shorter. The verification computes all of these positions
+again with all layers before anything reads them, and blocks are shared with other requests only when they are full of
+certain tokens. Passes run eagerly, whatever the engine compiles or captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specplug.errors import SettingsError, SkipPlanError
+from specplug.layers.plan import Plan
+from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
+
+#: The registered form of the proposer that needs this.
+PROPOSER = "specplug.proposers.layerskip.proposer:LayerSkipProposer"
+METHOD = "specplug.layerskip"
+
+
+def refuse(engine_args: Any, v2: bool) -> None:
+    """Refuse what the passes cannot do, before the model loads.
+
+    Raises:
+        SettingsError: the V2 model runner, several ranks, or LoRA.
+    """
+    if v2:
+        raise SettingsError(
+            f"{METHOD}: not in vLLM's V2 model runner so far; unset VLLM_USE_V2_MODEL_RUNNER"
+        )
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        value = int(getattr(engine_args, name, 1) or 1)
+        if value > 1:
+            raise SettingsError(
+                f"{METHOD}: not with {name} {value} so far, because only one rank drafts; set it to 1, or use "
+                "specplug.suffix"
+            )
+    if getattr(engine_args, "enable_lora", False):
+        raise SettingsError(f"{METHOD}: not with enable_lora so far; use specplug.suffix")
+
+
+class LayerExecutor:
+    """See :class:`specplug.layers.policy.BatchExecutor`.
+
+    Args:
+        runner: vLLM's model runner, its model loaded and its KV cache allocated.
+
+    Raises:
+        SkipPlanError: a model that is not taken apart, or a cache that cannot be written twice.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+        self._blocks = _stack(self._model)
+        self._check_cache()
+
+    @property
+    def layers(self) -> int:
+        """Of the model."""
+        return len(self._blocks)
+
+    def rooms(self, request_ids: Sequence[str]) -> IntArray:
+        """Slots that each request owns from its newest token on."""
+        batch = self._runner.input_batch
+        table = batch.block_table[0]
+        rooms = np.zeros(len(request_ids), LENGTH_DTYPE)
+        for i, request_id in enumerate(request_ids):
+            row = batch.req_id_to_index[request_id]
+            known = int(batch.num_tokens_no_spec[row])
+            owned = int(table.num_blocks_per_row[row]) * int(table.block_size)
+            last = min(owned, int(self._runner.max_model_len) - 1)
+            rooms[i] = max(0, last - (known - 1))
+        return rooms
+
+    def run(
+        self, plan: Plan, request_ids: Sequence[str], tokens: IntArray, place: int
+    ) -> tuple[IntArray, NDArray[np.float64]]:
+        """One token per request through the layers of ``plan``."""
+        import torch
+
+        batch = self._runner.input_batch
+        rows = [batch.req_id_to_index[request_id] for request_id in request_ids]
+        positions = np.array([int(batch.num_tokens_no_spec[row]) - 1 + place for row in rows])
+        device = self._runner.device
+        where = torch.as_tensor(positions, dtype=torch.int64, device=device)
+        ids = torch.as_tensor(np.ascontiguousarray(tokens), dtype=torch.int32, device=device)
+        with torch.inference_mode(), self._running(plan), self._context(rows, where, positions):
+            states = self._model(
+                input_ids=ids, positions=where, intermediate_tensors=None, inputs_embeds=None
+            )
+            scores = self._model.compute_logits(states).float()
+            best = scores.max(dim=-1)
+            chances = torch.exp(best.values - torch.logsumexp(scores, dim=-1))
+        found: IntArray = best.indices.cpu().numpy().astype(TOKEN_DTYPE)
+        return found, chances.cpu().numpy().astype(np.float64)
+
+    @contextmanager
+    def _context(self, rows: list[int], where: Any, positions: NDArray[np.int64]) -> Iterator[None]:
+        """vLLM's forward context for one token of each row."""
+        import torch
+        from vllm.forward_context import set_forward_context
+        from vllm.v1.attention.backend import CommonAttentionMetadata
+
+        runner = self._runner
+        table = runner.input_batch.block_table[0]
+        blocks = table.block_table.cpu[torch.as_tensor(rows)].to(where.device)
+        size = int(table.block_size)
+        slots = (
+            blocks.gather(1, (where // size)[:, None]).squeeze(1).to(torch.int64) * size
+            + where % size
+        )
+        starts = torch.arange(len(rows) + 1, dtype=torch.int32)
+        common = CommonAttentionMetadata(
+            query_start_loc=starts.to(where.device),
+            query_start_loc_cpu=starts,
+            seq_lens=(where + 1).to(torch.int32),
+            num_reqs=len(rows),
+            num_actual_tokens=len(rows),
+            max_query_len=1,
+            max_seq_len=int(positions.max()) + 1,
+            block_table_tensor=blocks,
+            slot_mapping=slots,
+            causal=True,
+            positions=where,
+        )
+        metadata, mapping = {}, {}
+        for group in runner.attn_groups[0]:
+            built = group.get_metadata_builder().build(0, common)
+            for name in group.layer_names:
+                metadata[name], mapping[name] = built, slots
+        with set_forward_context(
+            metadata,
+            runner.vllm_config,
+            num_tokens=len(rows),
+            slot_mapping=mapping,
+            skip_compiled=True,
+        ):
+            yield
+
+    @contextmanager
+    def _running(self, plan: Plan) -> Iterator[None]:
+        """Layers that the plan leaves out hand on what they get."""
+        changed: list[tuple[Any, Any]] = []
+        try:
+            for layer, block in enumerate(self._blocks):
+                if not plan.attention[layer] and not plan.mlp[layer]:
+                    changed.append((block, block.__dict__.get("forward")))
+                    block.forward = _pass_on
+            yield
+        finally:
+            for block, before in reversed(changed):
+                if before is None:
+                    del block.forward
+                else:
+                    block.forward = before
+
+    def _check_cache(self) -> None:
+        groups = self._runner.kv_cache_config.kv_cache_groups
+        kinds = sorted({type(group.kv_cache_spec).__name__ for group in groups})
+        if len(groups) != 1 or kinds != ["FullAttentionSpec"]:
+            raise SkipPlanError(
+                f"{METHOD}: the model's cache consists of {kinds} in {len(groups)} groups; only full attention can be "
+                "written twice at one position, recurrent state and sliding windows cannot; use specplug.suffix"
+            )
+        if getattr(self._runner, "uses_mrope", False):
+            raise SkipPlanError(
+                f"{METHOD}: not with positions of several dimensions; use specplug.suffix"
+            )
+
+
+def _stack(model: Any) -> list[Any]:
+    """The decoder layers: the longest list of modules called ``layers``, if they work as Llama's do."""
+    import inspect
+
+    import torch
+
+    lists: list[Any] = [
+        module.layers
+        for module in model.modules()
+        if isinstance(getattr(module, "layers", None), torch.nn.ModuleList)
+    ]
+    blocks: list[Any] = max((list(found) for found in lists), key=len, default=[])
+    names = [list(inspect.signature(type(block).forward).parameters)[1:4] for block in blocks]
+    if not blocks or any(found != ["positions", "hidden_states", "residual"] for found in names):
+        raise SkipPlanError(
+            f"{METHOD}: {type(model).__name__} has no decoder layers that take positions, hidden_states and residual, "
+            "as those of Llama-like models do; use specplug.suffix"
+        )
+    return blocks
+
+
+def _pass_on(positions: Any, hidden_states: Any, residual: Any, *args: Any, **kwargs: Any) -> Any:
+    if residual is None:
+        return hidden_states.new_zeros(hidden_states.shape), hidden_states
+    return hidden_states, residual

@@ -1,0 +1,80 @@
+"""Layer skipping in the real vLLM: drafts with the target's own weights and cache, output unchanged."""
+
+from __future__ import annotations
+
+import pytest
+
+from specplug.testing.engine_process import EngineProcess
+
+from .compare import Tally, check_greedy, check_preemption
+from .conftest import Start
+from .engines import Engine
+from .law import LawTest, compare_laws, sample
+from .prompts import LONG, VARIED
+from .remember import Remembering
+
+GREEDY = {"temperature": 0, "max_tokens": 40}
+CONTEXT = 512
+
+
+@pytest.fixture(scope="module")
+def skipping(start: Start, engine: Engine) -> EngineProcess:
+    """Drafts with some of its layers."""
+    running = start("layerskip", **engine.methods["specplug.layerskip"])
+    running.ready()
+    return running
+
+
+def test_greedy_answers_are_those_of_plain_decoding(
+    plain: Remembering, skipping: EngineProcess, tally: Tally
+) -> None:
+    names = list(VARIED)
+    assert len(names) >= 20
+    expected = plain.generate(list(VARIED.values()), GREEDY)
+    before = skipping.metrics()
+    got = skipping.generate(list(VARIED.values()), GREEDY)
+    gained = skipping.metrics() - before
+    assert gained.draft_tokens > 500
+    # The skipped layers must matter, and the cache must be right: see the prototype's 0.5.
+    assert 0.3 < gained.accepted_tokens / gained.draft_tokens < 0.9, gained
+    for name, want, result in zip(names, expected.results, got.results, strict=True):
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, result.only)
+
+
+@pytest.mark.long
+def test_the_law_of_sampling_is_that_of_plain_decoding(
+    plain: Remembering, skipping: EngineProcess
+) -> None:
+    """Chi-square, 600 answers each; a false alarm in 1 of 1000 runs."""
+    prompt = plain.generate([VARIED["chat-story"]], GREEDY).results[0].prompt_token_ids
+    case = LawTest({"temperature": 1.0, "top_k": 6, "max_tokens": 4}, 600)
+    one, _, _ = sample(plain, list(prompt), case, 1)
+    other, _, gained = sample(skipping, list(prompt), case, 10_001)
+    assert gained.accepted_tokens > 200
+    verdict = compare_laws(one, other)
+    assert verdict.worst_p > 0.001 / len(verdict.p_values), verdict
+
+
+@pytest.mark.long
+def test_chunks_preemption_and_the_end_of_the_context(
+    start: Start, engine: Engine, plain: Remembering, tally: Tally
+) -> None:
+    """640 tokens of cache for 16 requests: blocks change hands all the time, and drafts write only into their own."""
+    options = {**engine.methods["specplug.layerskip"], **engine.small}
+    small = start("layerskip-small", **options, max_model_len=CONTEXT, max_num_seqs=16)
+    small.ready()
+    try:
+        check_preemption(plain, small, tally, max_tokens=100)
+        prompts = [VARIED["repeat-line"], LONG, VARIED["repeat-numbers"]]
+        expected = plain.generate(prompts, GREEDY)
+        for want, have in zip(
+            expected.results, small.generate(prompts, GREEDY).results, strict=True
+        ):
+            check_greedy(plain, tally, "chunked", want.prompt_token_ids, want.only, have.only)
+        tokens = (small.tokenize(LONG) * 2)[: CONTEXT - 5]
+        short = {"temperature": 0, "max_tokens": 5}
+        want = plain.generate([tokens], short).results[0]
+        have = small.generate([tokens], short).results[0]
+        check_greedy(plain, tally, "end of the context", tokens, want.only, have.only)
+    finally:
+        small.close()

@@ -1,0 +1,134 @@
+"""``specplug.layerskip`` as a proposer, over a toy engine whose next tokens are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from specplug.errors import SettingsError, SkipPlanError
+from specplug.layers.plan import Plan
+from specplug.proposers.layerskip.proposer import LayerSkipProposer, LayerSkipSettings
+from specplug.session import Session
+from specplug.types import TOKEN_DTYPE, Context, Request
+
+CONTEXT = Context(vocab_size=100, max_length=64, max_draft=4, max_requests=4)
+
+
+class Engine:
+    """After token ``t`` comes ``t + 1``; ``wrong`` passes say something else. Each request owns ``room`` slots."""
+
+    layers = 6
+
+    def __init__(self, room: int = 9, wrong: bool = False, confidence: float = 0.8) -> None:
+        self.room, self.wrong, self.confidence = room, wrong, confidence
+        self.calls: list[tuple[list[str], list[int], int]] = []
+        self.plans: list[Plan] = []
+
+    def rooms(self, request_ids: Sequence[str]) -> np.ndarray:
+        return np.array([self.room - int(name) for name in request_ids], np.int32)
+
+    def run(
+        self, plan: Plan, request_ids: Sequence[str], tokens: np.ndarray, place: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        self.calls.append((list(request_ids), tokens.tolist(), place))
+        self.plans.append(plan)
+        step = 7 if self.wrong else 1
+        return (tokens + step) % 100, np.full(len(tokens), self.confidence)
+
+
+def session_over(engine: Engine | None, **options: object) -> Session:
+    settings = LayerSkipSettings(**{"exit_layer": 2, "pays": False, **options})
+    proposer = LayerSkipProposer(CONTEXT, settings)
+    if engine is not None:
+        proposer.attach(engine)
+    session = Session(proposer, CONTEXT, on_fault="raise")
+    return session
+
+
+def step(session: Session, histories: dict[str, list[int]]) -> list[list[int]]:
+    arrays = [np.array(history, TOKEN_DTYPE) for history in histories.values()]
+    for name, history in zip(histories, arrays, strict=True):
+        if name not in session:
+            session.begin(Request(name, prompt_length=len(history)), history)
+    out = session.step(list(histories), arrays)
+    return [out.tokens[i, :n].tolist() for i, n in enumerate(out.lengths.tolist())]
+
+
+def test_all_requests_draft_in_the_same_passes() -> None:
+    engine = Engine()
+    drafts = step(session_over(engine), {"0": [5, 6], "1": [40]})
+    assert drafts == [[7, 8, 9, 10], [41, 42, 43, 44]]
+    assert engine.calls[0] == (["0", "1"], [6, 40], 0)
+    assert engine.calls[3] == (["0", "1"], [9, 43], 3)
+    assert set(engine.plans) == {Plan.early_exit(6, 2)}
+
+
+def test_a_request_without_room_drops_out_of_the_passes() -> None:
+    engine = Engine(room=2)
+    drafts = step(session_over(engine), {"0": [5], "1": [40], "2": [60]})
+    assert [len(draft) for draft in drafts] == [2, 1, 0]
+    assert [call[0] for call in engine.calls] == [["0", "1"], ["0"]]
+
+
+def test_layers_in_the_middle_can_be_named() -> None:
+    engine = Engine()
+    step(session_over(engine, exit_layer=None, skip="2,3"), {"0": [5]})
+    assert set(engine.plans) == {Plan.skipping(6, [2, 3], [2, 3])}
+
+
+def test_drafts_that_are_always_wrong_come_to_an_end() -> None:
+    engine = Engine(wrong=True)
+    session = session_over(engine, pays=True)
+    history = [1]
+    for _ in range(60):
+        step(session, {"0": history})
+        history.append((history[-1] + 1) % 100)
+    assert 4 <= len(engine.calls) < 30
+    assert session.stats.accepted == 0
+
+
+def test_what_was_accepted_is_learned() -> None:
+    engine = Engine()
+    session = session_over(engine)
+    seen = []
+    session.proposer.rule.observe = seen.append
+    history = [1]
+    for emitted in ([2, 3, 9], [10, 11, 12, 13, 14], [50]):
+        step(session, {"0": history})
+        history += emitted
+    step(session, {"0": history})
+    assert [(feedback.drafted, feedback.accepted) for feedback in seen] == [(4, 2), (4, 4), (4, 0)]
+
+
+def test_without_an_engine_nothing_is_drafted() -> None:
+    assert step(session_over(None), {"0": [5]}) == [[]]
+
+
+def test_nothing_is_drafted_after_a_separator() -> None:
+    engine = Engine()
+    assert step(session_over(engine), {"0": [5, -1]}) == [[]]
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exit_layer": None}, "needs one of"),
+        ({"exit_layer": 2, "skip": "3"}, "needs one of"),
+        ({"exit_layer": None, "skip": "3;4"}, "skip lists layers, such as '12,13,16', got '3;4'"),
+    ],
+)
+def test_options_that_say_nothing_or_two_things_are_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        session_over(None, **options)
+    with pytest.raises(SettingsError, match=message):
+        LayerSkipSettings(**options).preflight(0, None)  # type: ignore[arg-type]
+
+
+def test_layers_that_the_model_does_not_have_are_refused() -> None:
+    with pytest.raises(SkipPlanError, match="1 to 5 of 6 layers, got 8"):
+        session_over(Engine(), exit_layer=8)
