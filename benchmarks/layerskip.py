@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 from _demo_prompts import WORKLOADS  # noqa: E402  lies in examples/
 
 from specplug.adapters.transformers_hf import Decoder, SelfSpeculation  # noqa: E402
+from specplug.adapters.transformers_hf.cache import crop  # noqa: E402
 from specplug.layers.exit_file import load_heads  # noqa: E402
 from specplug.layers.plan import Plan  # noqa: E402
 from specplug.layers.policy import LayerPolicy, StopRule  # noqa: E402
@@ -108,11 +110,37 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def costs(decoder: Decoder, rounds: int = 15) -> str:
+    """What a draft pass takes by exit layer, in passes of the whole model; medians of interleaved rounds."""
+    layers = decoder.layers
+    exits = sorted({1, layers // 8, layers // 4, layers // 2, 3 * layers // 4, layers - 1, layers})
+    cache = decoder.new_cache()
+    decoder.fill(range(100), cache)
+    seconds: dict[int, list[float]] = {layer: [] for layer in exits}
+    for _ in range(rounds):
+        for layer in exits:
+            plan = Plan.full(layers) if layer == layers else Plan.early_exit(layers, layer)
+            start = time.perf_counter()
+            with decoder.running(plan):
+                decoder.logits([7], cache)
+            seconds[layer].append(time.perf_counter() - start)
+            crop(cache, 100)
+    whole = median(seconds[layers])
+    lines = [f"{'exit after':>12}  {'ms':>6}  {'cost':>5}  {'layers':>6}"]
+    for layer in exits:
+        cost = median(seconds[layer]) / whole
+        lines.append(
+            f"{layer:>6} of {layers:>2}  {1e3 * cost * whole:>6.1f}  {cost:>5.2f}  {layer / layers:>6.2f}"
+        )
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--heads", type=Path, required=True)
+    parser.add_argument("--heads", type=Path, help="needed unless --costs")
+    parser.add_argument("--costs", action="store_true", help="only what a draft pass takes")
     parser.add_argument("--exits", default="8,15,24", help="exit layers, all of which have a head")
     parser.add_argument("--best", type=int, default=8, help="exit layer of the last row")
     parser.add_argument("--prompts", type=int, default=4)
@@ -125,6 +153,15 @@ def main() -> int:
     decoder = Decoder(
         transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype="float32")
     )
+    if options.costs:
+        print(
+            costs(decoder),
+            json.dumps(provenance(("specplug", "torch", "transformers"), 0)),
+            sep="\n",
+        )
+        return 0
+    if options.heads is None:
+        parser.error("--heads FILE, written by specplug fit-exit, or --costs")
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     heads = load_heads(options.heads, decoder.fingerprint(), decoder.hidden, decoder.layers)
     chats = [chat for turns in WORKLOADS["free chat"] for chat in turns][: options.prompts]

@@ -24,8 +24,8 @@ PREFIX = "specplug."
 
 #: Names that are ours but work elsewhere, and where.
 _ELSEWHERE = {
-    "layerskip": "it runs the model's own layers, so it is no proposer of vLLM or SGLang yet. It works with Hugging "
-    "Face transformers: specplug.adapters.transformers_hf.SelfSpeculation, see docs/layerskip.md",
+    "layerskip": "it runs the model's own layers, which vLLM's V1 model runner and Hugging Face transformers "
+    "(specplug.adapters.transformers_hf.SelfSpeculation) can do so far, see docs/layerskip.md",
 }
 
 _METHODS = {

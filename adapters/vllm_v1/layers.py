@@ -28,7 +28,7 @@ def refuse(engine_args: Any, v2: bool) -> None:
     """Refuse what the passes cannot do, before the model loads.
 
     Raises:
-        SettingsError: the V2 model runner, several ranks, or LoRA.
+        SettingsError: the V2 model runner, several ranks, LoRA, or a KV cache that is sent elsewhere.
     """
     if v2:
         raise SettingsError(
@@ -41,8 +41,9 @@ def refuse(engine_args: Any, v2: bool) -> None:
                 f"{METHOD}: not with {name} {value} so far, because only one rank drafts; set it to 1, or use "
                 "specplug.suffix"
             )
-    if getattr(engine_args, "enable_lora", False):
-        raise SettingsError(f"{METHOD}: not with enable_lora so far; use specplug.suffix")
+    for name in ("enable_lora", "kv_transfer_config"):
+        if getattr(engine_args, name, None):
+            raise SettingsError(f"{METHOD}: not with {name} so far; use specplug.suffix")
 
 
 class LayerExecutor:

@@ -205,11 +205,11 @@ class VllmProposer:
 
     def _lend_layers(self, runner: Any) -> None:
         """Once: a proposer that drafts with the model's own layers gets what runs them."""
-        attach = getattr(self.session.proposer if self.session else None, "attach", None)
-        if self.runner is not None or attach is None:
+        use = getattr(self.session.proposer if self.session else None, "use_layers", None)
+        if self.runner is not None or use is None:
             return
         try:
-            attach(LayerExecutor(runner))
+            use(LayerExecutor(runner))
         except SkipPlanError as error:
             self.log.error("%s: nothing will be drafted: %s", self.name, error)
 

@@ -58,7 +58,7 @@ class LayerSkipProposer:
     """Greedy drafts of the model itself with layers left out, for all requests of a step in the same passes.
 
     Drafts are deterministic, so any rule may end them. One rule decides for the batch, by the mean confidence of its
-    rows: a pass for all delays all. Without an executor (:meth:`attach`) nothing is drafted.
+    rows: a pass for all delays all. Without an executor (:meth:`use_layers`) nothing is drafted.
 
     Raises:
         SettingsError: none of ``exit_layer`` and ``skip``, both, or a ``skip`` that lists no layers.
@@ -78,7 +78,7 @@ class LayerSkipProposer:
         self._drafts: dict[int, _Draft] = {}
         self._ended = 0.0
 
-    def attach(self, executor: BatchExecutor) -> None:
+    def use_layers(self, executor: BatchExecutor) -> None:
         """The engine is ready.
 
         Raises:

@@ -78,3 +78,30 @@ def test_chunks_preemption_and_the_end_of_the_context(
         check_greedy(plain, tally, "end of the context", tokens, want.only, have.only)
     finally:
         small.close()
+
+
+@pytest.mark.long
+def test_a_hopeless_exit_stops_drafting_by_itself(
+    start: Start, engine: Engine, plain: Remembering, tally: Tally
+) -> None:
+    """Two of 100 tokens are right after 8 of 30 layers: a handful of trials, then plain decoding."""
+    config = {
+        "method": "specplug.layerskip",
+        "num_speculative_tokens": 3,
+        "specplug": {"exit_layer": 8},
+    }
+    running = start("layerskip-exit", speculative_config=config)
+    running.ready()
+    try:
+        names = ["prose", "chat-story", "chat-copy"]
+        prompts = [VARIED[name] for name in names]
+        expected = plain.generate(prompts, GREEDY)
+        before = running.metrics()
+        for _ in range(3):
+            got = running.generate(prompts, GREEDY)
+            for name, want, have in zip(names, expected.results, got.results, strict=True):
+                check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
+        gained = running.metrics() - before
+        assert 0 < gained.draft_tokens < 60, gained
+    finally:
+        running.close()

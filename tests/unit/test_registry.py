@@ -128,7 +128,7 @@ def test_layer_skipping_says_where_it_works() -> None:
     """A name of ours that no engine's adapter can run yet is not simply unknown."""
     for name in ("layerskip", "specplug.layerskip"):
         with pytest.raises(
-            UnknownProposerError, match=r"specplug\.layerskip: .* no proposer of vLLM"
+            UnknownProposerError, match=r"specplug\.layerskip: .* vLLM's V1 model runner and"
         ) as caught:
             registry.check(name, {})
         assert "specplug.adapters.transformers_hf.SelfSpeculation" in str(caught.value)

@@ -42,7 +42,7 @@ def session_over(engine: Engine | None, **options: object) -> Session:
     settings = LayerSkipSettings(**{"exit_layer": 2, "pays": False, **options})
     proposer = LayerSkipProposer(CONTEXT, settings)
     if engine is not None:
-        proposer.attach(engine)
+        proposer.use_layers(engine)
     session = Session(proposer, CONTEXT, on_fault="raise")
     return session
 
