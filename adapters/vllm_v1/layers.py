@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specplug.errors import SettingsError, SkipPlanError
+from specplug._host import HostSymbol, check_symbols
+from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
 from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
 
@@ -24,12 +25,38 @@ PROPOSER = "specplug.proposers.layerskip.proposer:LayerSkipProposer"
 METHOD = "specplug.layerskip"
 
 
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+#: The names of vLLM that only this method needs; it alone is refused where one is missing.
+SYMBOLS = (
+    HostSymbol(
+        "vllm.forward_context",
+        "set_forward_context",
+        ("attn_metadata", "vllm_config", "num_tokens"),
+        purpose="called: a draft pass",
+    ),
+    HostSymbol(
+        "vllm.v1.attention.backend", "CommonAttentionMetadata", purpose="built: a draft pass"
+    ),
+    HostSymbol(_RUNNER, "GPUModelRunner.attn_groups", purpose="read: builders of metadata"),
+    HostSymbol(_RUNNER, "GPUModelRunner.kv_cache_config", purpose="read: the kind of cache"),
+    HostSymbol(_RUNNER, "GPUModelRunner.get_model", purpose="called: the target model"),
+    HostSymbol(
+        "vllm.v1.worker.block_table", "BlockTable.num_blocks_per_row", purpose="read: slots owned"
+    ),
+    HostSymbol("vllm.v1.worker.block_table", "BlockTable.block_table", purpose="read: slots"),
+)
+
+
 def refuse(engine_args: Any, v2: bool) -> None:
     """Refuse what the passes cannot do, before the model loads.
 
     Raises:
         SettingsError: the V2 model runner, several ranks, LoRA, or a KV cache that is sent elsewhere.
+        HostMismatchError: this vLLM lacks a name that the passes need.
     """
+    missing = [report.problem for report in check_symbols(SYMBOLS) if report.problem]
+    if missing:
+        raise HostMismatchError(f"{METHOD}: vLLM lacks what it relies on: {'; '.join(missing)}")
     if v2:
         raise SettingsError(
             f"{METHOD}: not in vLLM's V2 model runner so far; unset VLLM_USE_V2_MODEL_RUNNER"

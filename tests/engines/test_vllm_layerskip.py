@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from specplug._host import check_symbols
+from specplug.adapters.vllm_v1.layers import SYMBOLS
 from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally, check_greedy, check_preemption
@@ -23,6 +25,10 @@ def skipping(start: Start, engine: Engine) -> EngineProcess:
     running = start("layerskip", **engine.methods["specplug.layerskip"])
     running.ready()
     return running
+
+
+def test_every_name_is_there() -> None:
+    assert [report.problem for report in check_symbols(SYMBOLS) if report.problem] == []
 
 
 def test_greedy_answers_are_those_of_plain_decoding(

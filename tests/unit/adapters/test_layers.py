@@ -10,7 +10,7 @@ import pytest
 
 from specplug.adapters.vllm_v1 import layers
 from specplug.adapters.vllm_v1.options import translate, unpack
-from specplug.errors import SettingsError, SkipPlanError
+from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 
 
 def config(**options: Any) -> dict[str, Any]:
@@ -44,11 +44,20 @@ def test_a_wrong_option_is_called_as_the_user_calls_it() -> None:
     ],
 )
 def test_what_the_passes_cannot_do_is_refused(
-    changed: dict[str, Any], v2: bool, message: str
+    changed: dict[str, Any], v2: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(layers, "check_symbols", lambda symbols: [])
     layers.refuse(SimpleNamespace(tensor_parallel_size=1, enable_lora=False), False)
     with pytest.raises(SettingsError, match=message):
         layers.refuse(SimpleNamespace(**changed), v2)
+
+
+def test_a_vllm_without_the_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = SimpleNamespace(problem="vllm.forward_context has no set_forward_context")
+    fine = SimpleNamespace(problem="")
+    monkeypatch.setattr(layers, "check_symbols", lambda symbols: [fine, gone])
+    with pytest.raises(HostMismatchError, match=r"specplug\.layerskip: vLLM lacks .* has no set_f"):
+        layers.refuse(SimpleNamespace(), False)
 
 
 def runner(spec: str = "FullAttentionSpec", groups: int = 1, **changed: Any) -> Any:
