@@ -1,8 +1,10 @@
 """The goodput controller against constant draft lengths, in the real vLLM on this machine.
 
-One engine per method in a process of its own; all serve the same prompts in rotating order, batch by batch, so that
-whatever else the machine does hits all alike. Requests share nothing (``store_mb`` 0), so a prompt may come again.
-The default takes about 12 minutes on two idle cores and 16 GB of memory::
+One engine per method in a process of its own; all serve the same prompts in rotating order, turn by turn, so that
+whatever else the machine does hits all alike. In a turn so many requests run at a time, always (``_closed_loop.py``).
+Requests share nothing (``store_mb`` 0), so a prompt may come again. Seconds of the clock and of processors are both
+shown: others on the machine can make a step wait, but hardly make it work more.
+The default takes about 20 minutes on two idle cores and 16 GB of memory::
 
     python tools/environments.py run vllm benchmarks/controller_vllm.py --json controller.json
 
@@ -93,6 +95,10 @@ def prompts_of(workload: str, count: int, turn: int) -> list[Any]:
     return [pool[(turn * count + i) % len(pool)] for i in range(count)]
 
 
+#: Requests of a turn for each one that runs at a time.
+TURN = 3
+
+
 def serve(engines: dict[str, EngineProcess], chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """All rounds; one record per batch."""
     names, found = list(engines), []
@@ -100,24 +106,27 @@ def serve(engines: dict[str, EngineProcess], chosen: argparse.Namespace) -> list
     deadline = time.monotonic() + chosen.seconds
     for number in range(chosen.rounds):
         for workload, count in chosen.cells:
-            prompts = prompts_of(workload, count, number)
+            prompts = prompts_of(workload, TURN * count, number)
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                before = engines[name].metrics()
-                batch = engines[name].generate(
-                    prompts, {"temperature": 0, "max_tokens": chosen.tokens, "ignore_eos": True}
-                )
-                gained = engines[name].metrics() - before
+                engine = engines[name]
+                before = engine.metrics()
+                batch = engine.call(
+                    "run",
+                    target="_closed_loop:serve",
+                    prompts=[engine.tokenize(prompt) for prompt in prompts],
+                    together=count,
+                    tokens=chosen.tokens,
+                )["value"]
+                gained = engine.metrics() - before
                 found.append(
                     {
                         "round": number,
                         "workload": workload,
                         "concurrency": count,
                         "method": name,
-                        "seconds": batch.seconds,
-                        "tokens": batch.generated_tokens,
                         "drafted": gained.draft_tokens,
                         "accepted": gained.accepted_tokens,
-                        "text": [r.only.token_ids for r in batch.results],
+                        **batch,
                     }
                 )
             turn += 1
@@ -128,23 +137,31 @@ def serve(engines: dict[str, EngineProcess], chosen: argparse.Namespace) -> list
     return found
 
 
-def speeds(found: list[dict[str, Any]], cell: tuple[str, int], name: str) -> list[float]:
-    """Tokens per second in every round."""
+def speeds(
+    found: list[dict[str, Any]], cell: tuple[str, int], name: str, clock: str = "seconds"
+) -> list[float]:
+    """Tokens per second in every round; ``processor_seconds`` is the other clock."""
     here = [r for r in found if (r["workload"], r["concurrency"], r["method"]) == (*cell, name)]
-    return [r["tokens"] / r["seconds"] for r in sorted(here, key=lambda r: r["round"])]
+    return [r["tokens"] / r[clock] for r in sorted(here, key=lambda r: r["round"])]
 
 
-def ratio(found: list[dict[str, Any]], cell: tuple[str, int], name: str, base: str) -> list[float]:
+def ratio(
+    found: list[dict[str, Any]],
+    cell: tuple[str, int],
+    name: str,
+    base: str,
+    clock: str = "seconds",
+) -> list[float]:
     """Speed to that of another method, round by round."""
-    pairs = zip(speeds(found, cell, name), speeds(found, cell, base), strict=True)
+    pairs = zip(speeds(found, cell, name, clock), speeds(found, cell, base, clock), strict=True)
     return [mine / theirs for mine, theirs in pairs]
 
 
 def table(found: list[dict[str, Any]], names: list[str]) -> str:
-    """Per cell and method: median over rounds of the ratio to the first method, and drafts."""
+    """Per cell and method: medians over rounds of the ratios to the first method, by either clock, and drafts."""
     head = (
-        f"{'workload':<10}{'requests':>9}  {'method':<16}{'tokens/s':>9}{'ratio':>7}  {'(range)':<14}"
-        f"{'drafted':>9}{'accepted':>9}  identical"
+        f"{'workload':<10}{'requests':>9}  {'method':<16}{'tokens/s':>9}{'ratio':>7}  {'(range)':<16}"
+        f"{'by CPU':>6}  {'(range)':<16}{'tokens/step':>11}{'drafted':>9}{'accepted':>9}  identical"
     )
     lines = [head, "-" * len(head)]
     for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
@@ -152,19 +169,33 @@ def table(found: list[dict[str, Any]], names: list[str]) -> str:
         base = {r["round"]: r for r in here if r["method"] == names[0]}
         for name in names:
             mine = [r for r in here if r["method"] == name]
-            ratios = ratio(found, cell, name, names[0])
+            ratios, worked = (
+                ratio(found, cell, name, names[0], clock)
+                for clock in ("seconds", "processor_seconds")
+            )
             pairs = [
                 (a, b)
                 for r in mine
                 for a, b in zip(r["text"], base[r["round"]]["text"], strict=True)
             ]
-            span = f"({min(ratios):.2f} to {max(ratios):.2f})"
+            spans = [f"({min(v):.2f} to {max(v):.2f})" for v in (ratios, worked)]
+            per_step = sum(r["tokens"] for r in mine) / sum(r["steps"] for r in mine)
             lines.append(
                 f"{cell[0]:<10}{cell[1]:>9}  {name:<16}{statistics.median(speeds(found, cell, name)):>9.1f}"
-                f"{statistics.median(ratios):>6.2f}x  {span:<14}{sum(r['drafted'] for r in mine):>9}"
+                f"{statistics.median(ratios):>6.2f}x  {spans[0]:<16}{statistics.median(worked):>5.2f}x  {spans[1]:<16}"
+                f"{per_step:>11.2f}{sum(r['drafted'] for r in mine):>9}"
                 f"{sum(r['accepted'] for r in mine):>9}  {sum(a == b for a, b in pairs)} of {len(pairs)}"
             )
     return "\n".join(lines)
+
+
+def both(found: list[dict[str, Any]], cell: tuple[str, int], name: str, other: str) -> str:
+    """The median ratio of speeds, by the clock and by processor time."""
+    by_clock, by_work = (
+        statistics.median(ratio(found, cell, name, other, clock))
+        for clock in ("seconds", "processor_seconds")
+    )
+    return f"{by_clock:.3f} (by CPU {by_work:.3f})"
 
 
 def summary(found: list[dict[str, Any]], names: list[str]) -> str:
@@ -178,24 +209,25 @@ def summary(found: list[dict[str, Any]], names: list[str]) -> str:
         )
         for name in ("goodput", "latency"):
             if name in names:
-                against = {
-                    other: statistics.median(ratio(found, cell, name, other))
-                    for other in dict.fromkeys((best, "none"))
-                    if other in names
-                }
-                parts += [f"{name} {value:.3f} of {other}" for other, value in against.items()]
+                for other in dict.fromkeys((best, "none")):
+                    if other in names:
+                        parts.append(f"{name} {both(found, cell, name, other)} of {other}")
         for name in names:
             kind, _, length = name.partition(":")
             alone = {"adaptive": "ngram", "adaptive-model": "model"}.get(kind, "") + f":{length}"
             if alone in names:
-                value = statistics.median(ratio(found, cell, name, alone))
-                parts.append(f"{name} {value:.3f} of {alone}")
+                parts.append(f"{name} {both(found, cell, name, alone)} of {alone}")
         found_best = f" (best constant: {best})" if best else ""
         lines.append(f"{cell[0]}, {cell[1]} at a time{found_best}: " + "; ".join(parts))
     if "fixed:0" in names and "none" in names:
         for cell in dict.fromkeys((r["workload"], r["concurrency"]) for r in found):
             plain, ready = (
-                1e3 * cell[1] / statistics.median(speeds(found, cell, name))
+                1e3
+                * statistics.median(
+                    r["seconds"] / r["steps"]
+                    for r in found
+                    if (r["workload"], r["concurrency"], r["method"]) == (*cell, name)
+                )
                 for name in ("none", "fixed:0")
             )
             lines.append(
@@ -229,7 +261,12 @@ def start(stack: ExitStack, model: str, chosen: argparse.Namespace) -> dict[str,
             "speculative_config": configuration(name, model),
         }
         engines[name] = stack.enter_context(
-            EngineProcess(options, name=name.replace(":", "-"), wait=False)
+            EngineProcess(
+                options,
+                name=name.replace(":", "-"),
+                env={"PYTHONPATH": str(Path(__file__).resolve().parent)},
+                wait=False,
+            )
         )
         if len(engines) % 3 == 0 or len(engines) == len(chosen.methods):
             for ready in engines.values():

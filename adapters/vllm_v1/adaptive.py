@@ -23,6 +23,7 @@ from specplug.adapters.vllm_v1.governing import (
     Guard,
     Slots,
     attach,
+    context_of,
     controller,
     request_of,
     running,
@@ -184,7 +185,7 @@ class Governor:
         """A step is done: how long it took, and what became of the drafts."""
         sampled = output.sampled_token_ids or []
         waiting = sum(1 for tokens in sampled if not len(tokens))
-        facts = self.clock.sampled(waiting, np.zeros(0))
+        facts = self.clock.sampled(waiting, context_of(self._scheduler, output.req_id_to_index))
         if facts is not None:
             self.controller.timed(facts)
         judged = []

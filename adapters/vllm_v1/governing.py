@@ -63,6 +63,16 @@ def request_of(scheduler: Any, request_id: str) -> Request:
     return Request(request_id, 0, temperature=float(temperature or 0.0), namespace=str(salt or ""))
 
 
+def context_of(scheduler: Any, request_ids: Iterable[str]) -> int:
+    """Tokens of these requests in the key-value cache, together; of those that the scheduler still has."""
+    known = getattr(scheduler, "requests", {})
+    return sum(
+        int(getattr(known[request_id], "num_computed_tokens", 0))
+        for request_id in request_ids
+        if request_id in known
+    )
+
+
 class Account:
     """What a governor counts, as :class:`specplug.session.Session` does, and its way to ``/metrics``.
 

@@ -23,6 +23,7 @@ from specplug.adapters.vllm_v1.governing import (
     Guard,
     Slots,
     attach,
+    context_of,
     controller,
     request_of,
 )
@@ -102,10 +103,10 @@ class LengthGovernor:
         prefill = max(0, tokens - len(counts) - verified)
         if not prefill and verified != length * len(counts):
             return
+        context = context_of(self._scheduler, counts)
+        ahead = prefill if waiting else 0
         self.controller.timed(
-            StepFacts(
-                (now - begun) / 1e9, tokens, len(counts), 0, prefill, 0.0, prefill if waiting else 0
-            )
+            StepFacts((now - begun) / 1e9, tokens, len(counts), context, prefill, 0.0, ahead)
         )
 
     def _begin(self, slot: int, request_id: str) -> None:

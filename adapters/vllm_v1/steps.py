@@ -40,12 +40,12 @@ class StepClock:
         drafted = sum(len(tokens) for tokens in drafts.values())
         self._prefill = max(0, self._tokens - self._requests - drafted)
 
-    def sampled(self, in_prefill: int, lengths: Any) -> StepFacts | None:
+    def sampled(self, in_prefill: int, context: int) -> StepFacts | None:
         """The step's tokens are known; None if there was nothing to time.
 
         Args:
             in_prefill: requests that got no token because their prompt is not finished.
-            lengths: int32 ``[requests]``, tokens of each request.
+            context: tokens of all requests of the step together.
         """
         begun, self._begun = self._begun, 0
         if not begun or not self._tokens:
@@ -56,7 +56,7 @@ class StepClock:
             seconds,
             self._tokens,
             self._requests,
-            int(np.sum(lengths)),
+            context,
             self._prefill,
             self._host / 1e9,
             self._prefill if in_prefill else 0,

@@ -201,6 +201,36 @@ def test_what_it_counts_goes_to_the_metrics(
     assert numbers["controller_measured_seconds"] > 0.1
 
 
+def test_the_cost_model_hears_how_much_context_a_step_read(clock: Clock) -> None:
+    """It was told 0, so that steps which grew with the context seemed to grow with the drafts."""
+    scheduler = SimpleNamespace(
+        requests={
+            "a": SimpleNamespace(num_computed_tokens=700),
+            "b": SimpleNamespace(num_computed_tokens=50),
+            "other": SimpleNamespace(num_computed_tokens=9000),
+        }
+    )
+    output = SimpleNamespace(
+        finished_req_ids=set(),
+        num_scheduled_tokens=dict.fromkeys(("a", "b", "gone"), 9),
+        scheduled_spec_decode_tokens={name: [-1] * 8 for name in ("a", "b", "gone")},
+    )
+    rows = {"a": 0, "b": 1, "gone": 2}
+    answer = SimpleNamespace(sampled_token_ids=[[7]] * 3, req_id_to_index=rows)
+    seen: list[Any] = []
+    cutting = Governor(check("goodput"), 8, 4, scheduler)
+    cutting.controller.timed = seen.append  # type: ignore[method-assign]
+    cutting.scheduled(output)
+    clock.now += 1_000_000
+    cutting.sampled(answer)
+    telling = LengthGovernor(check("goodput"), 8, 4, scheduler)
+    telling.controller.timed = seen.append  # type: ignore[method-assign]
+    telling.scheduled(output)
+    clock.now += 1_000_000
+    telling.sampled(output, answer)
+    assert [facts.context for facts in seen] == [750, 750]
+
+
 def test_ended_requests_give_their_slots_back(clock: Clock) -> None:
     host = Host(clock, {"0": True})
     for number in range(20):
