@@ -18,8 +18,8 @@ def serve(llm: Any, prompts: list[list[int]], together: int, tokens: int) -> dic
     end all the same, since answers are compared.
 
     Returns:
-        Seconds of the clock, seconds of processors, the engine's steps and the tokens that came in them; and all answers as
-        token ids.
+        Seconds of the clock, seconds of processors, the engine's steps and the tokens that came in them; and all
+        answers as token ids.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
