@@ -232,7 +232,8 @@ def _read_outputs(
             f"{path} is damaged: the lengths of its outputs do not add up", damaged=True
         )
     # A tokenizer may have more tokens than the model has ids.
-    tokens[tokens >= vocabulary.size] = SEPARATOR
+    if header["vocab_size"] > vocabulary.size:
+        tokens[tokens >= vocabulary.size] = SEPARATOR
     return Outputs(tokens, lengths, owners, names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ from specplug.index.suffix import SuffixIndex
 from specplug.kernels import layout
 from specplug.types import SEPARATOR
 
-#: Blocks copied at a time while requests are served, about a megabyte.
-COPIED = 1 << 14
+#: Blocks copied at a time while requests are served, a quarter of a megabyte: less than a millisecond, after which
+#: whoever drafts may go on.
+COPIED = 1 << 12
 
 
 class Copied(NamedTuple):
@@ -26,23 +28,54 @@ class Copied(NamedTuple):
 def copy_outputs(index: SuffixIndex, start: int) -> Copied:
     """The outputs that were stored from position ``start`` on and still exist.
 
-    May run in another thread while the index works: what is overwritten meanwhile is left out.
+    May run in another thread while the index works: what is overwritten meanwhile is left out, and nobody waits for it
+    longer than for :data:`COPIED` blocks, or one output.
     """
+    end, capacity = index.settled, index.store_capacity
+    parts: list[Outputs] = []
+    at, step = max(start, layout.BLOCK), COPIED * layout.BLOCK
+    while at < end:
+        at = max(at, end - capacity)
+        outputs, taken = _copy_some(index, at, min(at + step, end))
+        if not taken and at + step < end:
+            step *= 2  # one output is longer than that
+            continue
+        if len(outputs):
+            parts.append(outputs)
+        at += taken or end - at
+        step = COPIED * layout.BLOCK
+        time.sleep(0)  # a thread that waits for the interpreter would have to ask for it, 5 ms long
+    return Copied(_together(parts), end)
+
+
+def _copy_some(index: SuffixIndex, start: int, stop: int) -> tuple[Outputs, int]:
+    """The outputs that end before ``stop``, and the positions from ``start`` to the end of the last one."""
     store = index.state.store
-    end, capacity = index.settled, len(store.tokens)
-    start = max(start, end - capacity, layout.BLOCK)
-    if start >= end:
-        return Copied(no_outputs(), end)
-    positions = np.arange(start // layout.BLOCK, end // layout.BLOCK)
-    rows = positions % (capacity // layout.BLOCK)
-    ring = store.tokens.reshape(-1, layout.BLOCK)
-    pieces = [ring[rows[i : i + COPIED]] for i in range(0, len(rows), COPIED)]
+    capacity = len(store.tokens)
+    rows = np.arange(start // layout.BLOCK, stop // layout.BLOCK) % (capacity // layout.BLOCK)
+    blocks = store.tokens.reshape(-1, layout.BLOCK)[rows]
     owners = store.namespaces[rows]
     # Read after the copy: whatever began to be written before or during it is known now.
     lost = max(0, index.claimed - capacity - start)
-    skipped = -(-lost // layout.BLOCK)
-    blocks = np.concatenate(pieces)[skipped:]
-    return Copied(_as_outputs(index, blocks, owners[skipped:]), end)
+    skipped = min(-(-lost // layout.BLOCK), len(rows))
+    ends = np.flatnonzero(blocks[skipped:, -1] == SEPARATOR)
+    taken = skipped + (int(ends[-1]) + 1 if len(ends) else 0)
+    return _as_outputs(index, blocks[skipped:taken], owners[skipped:taken]), taken * layout.BLOCK
+
+
+def _together(parts: list[Outputs]) -> Outputs:
+    """All outputs of several lists, every name once."""
+    if not parts:
+        return no_outputs()
+    number = {name: i for i, name in enumerate(dict.fromkeys(n for p in parts for n in p.names))}
+    return Outputs(
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate(
+            [np.array([number[n] for n in part.names], np.int32)[part.owners] for part in parts]
+        ),
+        tuple(number),
+    )
 
 
 def _as_outputs(

@@ -16,6 +16,7 @@ import pytest
 
 from specplug import registry
 from specplug.index import keeper as keeper_module
+from specplug.index import stored_text
 from specplug.index.store_file import Vocabulary, read_store
 from specplug.index.stored_text import copy_outputs
 from specplug.proposers.suffix import SuffixProposer
@@ -279,6 +280,30 @@ def test_another_process_at_work_is_waited_for_but_not_for_ever(
     assert "another process holds" in warnings[0]
     engine.session.close()
     assert len(read_store(path, Vocabulary(1000))) == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_what_is_copied_does_not_depend_on_how_much_is_copied_at_once(
+    path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store was copied in one piece, during which no other thread could draft for milliseconds."""
+    context = Context(10**6, 4000, 8, 4)
+    engine = Engine(path, context, store_mb=0.02, store_save_seconds=0)
+    rng = np.random.default_rng(2)
+    for number in range(60):
+        engine.say([number] * int(rng.integers(1, 150)), namespace=f"tenant {number % 3}")
+    whole = copy_outputs(engine.index, 0)
+    monkeypatch.setattr(stored_text, "COPIED", at_once)
+    pieces = copy_outputs(engine.index, 0)
+    assert len(whole.outputs) > 10
+    assert pieces.end == whole.end
+    assert pieces.outputs.tokens.tolist() == whole.outputs.tokens.tolist()
+    assert pieces.outputs.lengths.tolist() == whole.outputs.lengths.tolist()
+    names = [
+        [found.outputs.names[owner] for owner in found.outputs.owners] for found in (whole, pieces)
+    ]
+    assert names[0] == names[1]
+    assert len(pieces.outputs.names) == 3
 
 
 def test_a_reader_in_another_thread_sees_whole_outputs_only(path: Path) -> None:
