@@ -5,6 +5,8 @@ Needs Triton and torch, which vLLM brings, but no engine.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -87,8 +89,33 @@ def test_the_size_of_tiles_changes_no_draft() -> None:
     assert any(any(row) for row in drafts[0])
 
 
-def test_more_outputs_at_once_than_the_ring_holds_leave_the_newest() -> None:
+def test_an_output_over_the_end_of_the_ring_is_found_and_drafted_across_it() -> None:
+    three = Three(1, 60, 4, RULE, 4, SMALL)
+    for first, length in ((100, 40), (500, 30)):
+        three.put(0, list(range(first, first + length)), 0, 9)
+        three.send([0])
+        three.append([0], [0])
+    # The token 516 stands at place 0.
+    for last in range(511, 520):
+        three.put(0, [last - 2, last - 1, last], 0, 9)
+        three.send([0])
+        assert three.check([0], [1]) == [[last + 1, last + 2, last + 3, last + 4]]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_more_outputs_at_once_than_the_ring_holds_leave_the_newest(
+    monkeypatch: pytest.MonkeyPatch, backwards: bool
+) -> None:
     """Programs of one launch run in any order, so what a later output overwrites must not be written at all."""
+    if backwards:
+        from triton.runtime.interpreter import InterpreterBuilder
+
+        forwards = InterpreterBuilder.set_grid_idx
+
+        def set_grid_idx(self: Any, *place: int) -> None:
+            forwards(self, *(n - 1 - i for n, i in zip(self.grid_dim, place, strict=True)))
+
+        monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", set_grid_idx)
     three = Three(8, 60, 4, RULE, 4, SMALL)
     for row in range(8):
         three.put(row, list(range(100 * row, 100 * row + 40)), 0, 9)
