@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import resource
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,25 @@ def test_any_width_of_tokens_is_sorted_alike_in_any_memory(
     assert one == two
     store = Datastore(tmp_path / "one")
     assert store.search(np.array(words * 2, np.int32)).lengths[0] == 32
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("megabytes", [4, 16])
+def test_sorting_keeps_to_its_memory(tmp_path: Path, megabytes: int, threads: int) -> None:
+    """In ranges, or all at once, which takes 11 MB here and would not fit in the smaller one."""
+    memory = megabytes << 20
+    with Writer(tmp_path, 1000, memory=memory, threads=threads) as one:
+        one.add(np.array(text(0, 400_000), np.int32))
+        tracemalloc.start()
+        try:
+            one.publish({})
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < memory + (1 << 20), (
+        "blocks that are written, and numbers per token of the vocabulary"
+    )
+    assert (peak > 10 << 20) == (megabytes == 16)
 
 
 @pytest.mark.parametrize(("vocab_size", "bytes_per_token"), [(49_152, 6), (151_936, 8)])
