@@ -124,12 +124,8 @@ RULES: dict[str, Callable[[], StopRule]] = {
     "threshold": lambda: Threshold(0.5, step=0.2),
     "paying": lambda: Paying(0.2),
 }
-#: The rest takes minutes.
-QUICK = {("early exit", "paying"), ("sublayers", "threshold"), ("clasp", "always")}
 CASES = [
-    pytest.param(
-        name, rule, id=f"{name}-{rule}", marks=() if (name, rule) in QUICK else pytest.mark.long
-    )
+    (name, rule)
     for name in POLICIES
     for rule in (RULES if name in ("early exit", "sublayers") else ["always"])
 ]
@@ -141,10 +137,9 @@ def test_the_law_of_the_output_is_that_of_plain_sampling(
 ) -> None:
     """Within 1e-12 in total variation, over all outputs, through cache, cropping, policy and all."""
     params = verify.SamplingParams(temperature=0.8, repetition_penalty=1.2)
-    limit = 2 if (name, rule) in QUICK else 3
-    got = output_law(decoder, POLICIES[name], RULES[rule], params, limit)
-    expected = plain_law(next_law(decoder, params), PROMPT, limit)
-    assert len(expected) == VOCAB**limit
+    got = output_law(decoder, POLICIES[name], RULES[rule], params, 3)
+    expected = plain_law(next_law(decoder, params), PROMPT, 3)
+    assert len(expected) == VOCAB**3
     assert total_variation(got, expected) < 1e-12, side_by_side(expected, got)
 
 
