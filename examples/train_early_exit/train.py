@@ -121,6 +121,25 @@ def train(options: argparse.Namespace, data: Any, early: bool) -> Any:
     return model.eval()
 
 
+def save_tokenizer(folder: Path) -> None:
+    """One token per byte, so that servers which want a tokenizer load the checkpoint."""
+    import tokenizers
+    import transformers
+
+    # The usual stand-ins: printable bytes for themselves, the others as characters from 256 on.
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    stand_ins = {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+    vocabulary = {stand_ins[byte]: byte for byte in range(256)}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["<begin>"])
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<begin>"
+    ).save_pretrained(folder)
+
+
 def measure(
     model: Any, prompts: list[list[int]], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -205,6 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
         model = train(options, learned, early)
         seconds = time.perf_counter() - start
         model.save_pretrained(options.out / name)
+        save_tokenizer(options.out / name)
         rows = measure(model, prompts, options)
         print(table(f"{name}, {seconds:.0f} s", rows), flush=True)
         worst += sum(row["identical"] < options.prompts for row in rows)

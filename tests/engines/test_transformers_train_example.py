@@ -57,3 +57,9 @@ def test_the_example_runs_and_its_checkpoints_load(
     assert printed.count("while it pays") == 2
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "early_exit")
     assert loaded.config.num_hidden_layers == 3
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tmp_path / "early_exit")
+    text = "def f(x):\n    return 'ü\x00'"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.bos_token_id == example.BEGIN
