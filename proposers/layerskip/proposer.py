@@ -107,11 +107,15 @@ class LayerSkipProposer:
             draft = self._drafts.pop(slot, None)
             if draft is None:
                 continue
-            pairs = zip(draft.tokens, tokens, strict=False)
-            accepted = next((n for n, (a, b) in enumerate(pairs) if a != b), None)
-            if accepted is None:
-                accepted = min(len(draft.tokens), len(tokens))
-            self.rule.observe(Feedback(tuple(draft.confidences), accepted))
+            # A controller may have cut the draft: what lies behind the target's own tokens was judged by nobody.
+            judged = draft.tokens[: len(tokens)]
+            pairs = enumerate(zip(judged, tokens, strict=False))
+            wrong = next((place for place, (ours, its) in pairs if ours != its), None)
+            if wrong is None:
+                feedback = Feedback(tuple(draft.confidences[: len(judged)]), len(judged))
+            else:
+                feedback = Feedback(tuple(draft.confidences), wrong)
+            self.rule.observe(feedback)
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Pass after pass, for the rows that still have room."""

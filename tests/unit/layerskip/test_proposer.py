@@ -95,11 +95,13 @@ def test_what_was_accepted_is_learned() -> None:
     seen = []
     session.proposer.rule.observe = seen.append
     history = [1]
-    for emitted in ([2, 3, 9], [10, 11, 12, 13, 14], [50]):
+    for emitted in ([2, 3, 9], [10, 11, 12, 13, 14], [50], [51]):
         step(session, {"0": history})
         history += emitted
     step(session, {"0": history})
-    assert [(feedback.drafted, feedback.accepted) for feedback in seen] == [(4, 2), (4, 4), (4, 0)]
+    # Of the last draft one token was judged at all: the target's own token was what it began with.
+    judged = [(feedback.drafted, feedback.accepted) for feedback in seen]
+    assert judged == [(4, 2), (4, 4), (4, 0), (1, 1)]
 
 
 def test_without_an_engine_nothing_is_drafted() -> None:
