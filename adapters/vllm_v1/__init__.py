@@ -20,7 +20,7 @@ def register() -> None:
         from specplug.adapters.vllm_v1.install import install
 
         install()
-        if vllm_v2.chosen():
+        if vllm_v2.possible():
             vllm_v2.install()
     except Exception:  # noqa: BLE001  vLLM runs plugins unguarded: raising would take the engine down
         from specplug.adapters.common import host_logger

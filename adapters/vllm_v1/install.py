@@ -1,4 +1,4 @@
-"""The one wrapper that is installed at load time, in the process that reads the user's configuration."""
+"""The wrappers that are installed at load time, in the process that reads the user's configuration."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MARK = "_specplug"
 
 
 def install() -> None:
-    """Wrap ``EngineArgs.create_speculative_config`` once per process.
+    """Wrap ``EngineArgs.create_speculative_config``, and what calls it, once per process.
 
-    Without a method of ours the wrapper passes everything through, so a vLLM that lacks other symbols keeps
-    working; with one, it first refuses a vLLM that this adapter does not fit.
+    Without a method of ours the wrappers pass everything through, so a vLLM that lacks other symbols keeps
+    working; with one, the first refuses a vLLM that this adapter does not fit.
     """
     from vllm.engine.arg_utils import EngineArgs
 
@@ -37,6 +37,26 @@ def install() -> None:
     if getattr(original, _MARK, False):
         return
     EngineArgs.create_speculative_config = wrap(original)
+    whole = getattr(EngineArgs, "create_engine_config", None)
+    if whole is not None:
+        EngineArgs.create_engine_config = wrap_whole(whole)
+
+
+def wrap_whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``create_engine_config``, which makes its result again for V1 if vLLM does not run in V2 what was made for it."""
+
+    @functools.wraps(original)
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from specplug.adapters import vllm_v2
+
+        given = _merged(self)
+        made = original(self, *args, **kwargs)
+        if not vllm_v2.went_elsewhere(self, made):
+            return made
+        self.speculative_config = given
+        return original(self, *args, **kwargs)
+
+    return create_engine_config
 
 
 def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,18 +66,22 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         from specplug.adapters import vllm_v2
 
-        config, v2 = _merged(self), vllm_v2.chosen()
+        config = _merged(self)
+        door = None
         if is_ours(config):
             warning = requirements.require()
             if warning:
                 host_logger("vllm").warning("specplug: %s", warning)
             salts.carry(load=True)
             metrics.offer()
+            parallel = kwargs.get("target_parallel_config", args[1] if len(args) > 1 else None)
+            only_v1 = "layers cannot be skipped in V2" if config["method"] == layers.METHOD else ""
+            door = vllm_v2.choose(self, parallel, only_v1)
         if is_adaptive(config):
             translated, scheduler = translate_adaptive(config)
             replicas = int(getattr(self, "data_parallel_size", 1) or 1)
             refuse(replicas, translated, requirements.has_dynamic_lengths())
-            if v2:
+            if door is not None and door.v2:
                 refuse_v2(translated["method"])
             if getattr(self, "scheduler_cls", None) is not None:
                 raise SettingsError(
@@ -67,10 +91,11 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             self.scheduler_cls = scheduler
         else:
             translated = translate(config)
-            if isinstance(config, Mapping) and config.get("method") == layers.METHOD:
-                layers.refuse(self, v2)
-            if translated is not config:
-                if v2:
+            if door is not None:
+                host_logger("vllm").info("specplug: in vLLM's %s", door)
+                if config["method"] == layers.METHOD:
+                    layers.refuse(self, door.v2)
+                if door.v2:
                     translated = vllm_v2.prepare(self, translated)
                 else:
                     vllm_v2.refuse_v1(translated)
@@ -81,8 +106,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             for attribute in ("spec_method", "spec_tokens"):
                 if getattr(self, attribute, None) is not None:
                     setattr(self, attribute, None)
-        made = original(self, *args, **kwargs)
-        return vllm_v2.seal(made) if v2 else made
+        return vllm_v2.seal(original(self, *args, **kwargs))
 
     setattr(create_speculative_config, _MARK, True)
     return create_speculative_config

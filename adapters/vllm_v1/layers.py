@@ -59,7 +59,7 @@ def refuse(engine_args: Any, v2: bool) -> None:
         raise HostMismatchError(f"{METHOD}: vLLM lacks what it relies on: {'; '.join(missing)}")
     if v2:
         raise SettingsError(
-            f"{METHOD}: not in vLLM's V2 model runner so far; unset VLLM_USE_V2_MODEL_RUNNER"
+            f"{METHOD}: not in vLLM's V2 model runner so far; set VLLM_USE_V2_MODEL_RUNNER=0"
         )
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         value = int(getattr(engine_args, name, 1) or 1)

@@ -127,7 +127,7 @@ class VllmProposer:
         started = time.perf_counter_ns()
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         session = self.session
-        if session is None or self.runner is None or session.faulted or self.faults >= MAX_FAULTS:
+        if session is None or self.runner is None or self.stopped:
             return drafts
         ids: list[str] = []
         try:
@@ -149,6 +149,12 @@ class VllmProposer:
             self._published.step(spent)
             self._publish(session)
         return drafts
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing will be drafted any more in this process."""
+        session = self.session
+        return session is None or session.faulted or self.faults >= MAX_FAULTS
 
     def snapshot(self) -> dict[str, Any]:
         """Everything worth reporting, as plain values: options, counters, host time."""

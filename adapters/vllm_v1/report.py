@@ -22,18 +22,16 @@ def report() -> HostReport:
     blocked = _blocked()
     if usable and blocked:
         usable, reason = False, blocked
-    v2 = _v2_problem() if usable else None
+    v2 = _v2_problem() if usable else ""
     if v2:
         usable, reason = False, v2
     notes = [
         f"{s.problem}; {s.symbol.purpose}" for s in symbols if s.problem and not s.symbol.required
     ]
-    if v2 is not None:
-        notes.append(
-            "VLLM_USE_V2_MODEL_RUNNER=1: methods of specplug run in vLLM's V2 model runner, drafts are looked up on "
-            "the host"
-        )
-    if found.endswith("+cpu") or _is_cpu_build():
+    cpu = found.endswith("+cpu") or _is_cpu_build()
+    if usable:
+        notes.append(f"methods of specplug run in vLLM's {_expected(cpu)}")
+    if cpu:
         notes.append(
             "CPU build: expand_batch_to_tokens of vLLM's rejection sampler is tested when the engine starts and "
             "replaced if it returns uninitialised memory (vllm-project/vllm#55005)"
@@ -41,13 +39,20 @@ def report() -> HostReport:
     return HostReport("vllm", found, requirements.TESTED, usable, reason, symbols, tuple(notes))
 
 
-def _v2_problem() -> str | None:
-    """Why the V2 runner that the user chose does not fit, or ""; None if V2 was not chosen."""
-    from specplug.adapters import vllm_v2
-    from specplug.adapters.vllm_v2 import requirements as v2
+def _expected(cpu_build: bool) -> str:
+    """The model runner and the reason."""
+    from specplug.adapters.vllm_v2.choice import expected
 
-    if not vllm_v2.chosen():
-        return None
+    return str(expected(cpu_build))
+
+
+def _v2_problem() -> str:
+    """Why the V2 runner that the user chose does not fit, or ""."""
+    from specplug.adapters.vllm_v2 import requirements as v2
+    from specplug.adapters.vllm_v2.choice import wished
+
+    if not wished():
+        return ""
     try:
         v2.require()
     except HostMismatchError as error:

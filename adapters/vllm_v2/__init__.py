@@ -1,28 +1,41 @@
-"""vLLM's V2 model runner as a host, where ``VLLM_USE_V2_MODEL_RUNNER=1`` asks for it.
+"""vLLM's V2 model runner as a host, where vLLM takes it by itself or ``VLLM_USE_V2_MODEL_RUNNER=1`` asks for it.
 
 V2 has no door for foreign proposers. What the user writes is translated nearly as for V1, and in the worker
 ``init_speculator``, which knows vLLM's own methods only, is wrapped: for a method of ours it returns our speculator.
-Drafts are looked up on the host, by the V1 adapter's proposer; this package translates between it and V2.
+Drafts are looked up on the host, by the V1 adapter's proposer; this package translates between it and V2. Which of the
+two runners it is, is decided in :mod:`.choice`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-#: vLLM's own switch between its model runners.
-VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+from specplug.adapters.vllm_v2.choice import FORCED, VARIABLE, choose, wished
+
+__all__ = [
+    "CARRIER",
+    "VARIABLE",
+    "choose",
+    "install",
+    "possible",
+    "prepare",
+    "seal",
+    "went_elsewhere",
+]
+
 #: A method that drafts without a model, known to V2.
 CARRIER = "ngram"
 
 
-def chosen() -> bool:
-    """Whether the user asked for the V2 runner, read as vLLM does. Without that, it runs a method of ours in V1."""
-    try:
-        return bool(int(os.environ.get(VARIABLE, "0")))
-    except ValueError:  # vLLM itself refuses to start
-        return False
+def possible() -> bool:
+    """Whether this process may come to run V2 with a method of ours; asked where the plugin is loaded."""
+    said = wished()
+    if said is not None:
+        return said
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike())
 
 
 def prepare(engine_args: Any, translated: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +90,21 @@ def seal(made: Any) -> Any:
     if is_carried(made):
         made.prompt_lookup_min = made.prompt_lookup_max = 0
     return made
+
+
+def went_elsewhere(engine_args: Any, made: Any) -> bool:
+    """Whether vLLM, whose reasons may be more than we know, runs what was made for V2 in V1; notes it if so.
+
+    Args:
+        engine_args: what the configuration was made of; asked again, :func:`choose` says V1.
+        made: the complete ``VllmConfig``.
+    """
+    from specplug.adapters.vllm_v2.door import is_carried
+
+    if not is_carried(made.speculative_config) or getattr(made, "use_v2_model_runner", True):
+        return False
+    setattr(engine_args, FORCED, "vLLM does not take V2 with these settings")
+    return True
 
 
 def install() -> None:

@@ -44,8 +44,10 @@ def install() -> None:
 
 
 def is_carried(speculative_config: Any) -> bool:
-    """Whether a ``SpeculativeConfig`` carries a method of ours."""
-    return str(getattr(speculative_config, "model", "")).rpartition(".")[0] == DOOR
+    """Whether a ``SpeculativeConfig`` carries a method of ours in the form for V2."""
+    ours = str(getattr(speculative_config, "model", "")).rpartition(".")[0] == DOOR
+    # For V1 the class path is the same.
+    return ours and getattr(speculative_config, "method", "") != "custom_class"
 
 
 def choice_of(vllm_config: Any) -> Choice | None:

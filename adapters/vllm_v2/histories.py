@@ -42,6 +42,11 @@ class Histories:
         self._tokens.pop(request_id, None)
         self._lengths.pop(request_id, None)
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._tokens.clear()
+        self._lengths.clear()
+
     def follow(
         self,
         request_id: str,

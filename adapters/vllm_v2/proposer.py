@@ -51,6 +51,8 @@ class V2Proposer(VllmProposer):
                 self.runner.requests.pop(request_id, None)
                 self._preempted.discard(request_id)
             self._preempted.update(scheduler_output.preempted_req_ids or ())
+            if self.stopped:
+                self.histories.clear()
         except Exception:  # noqa: BLE001  the runner must go on: without this, vLLM would fail every request
             self.failed("after_update", ())
         super().after_update(runner, scheduler_output)
@@ -74,6 +76,8 @@ class V2Proposer(VllmProposer):
             read: all tokens of a row, from the device.
             most: tokens per draft at this step, whatever was heard of vLLM's schedule before.
         """
+        if self.stopped:
+            return [[] for _ in request_ids]
         began = time.perf_counter_ns()
         try:
             counts = sampled.tolist()
@@ -113,7 +117,8 @@ class V2Proposer(VllmProposer):
                 lora_request=getattr(new, "lora_request", None),
                 prompt_embeds=getattr(new, "prompt_embeds", None),
             )
-        self.histories.begin(request_id, new.prefill_token_ids)
+        if not self.stopped:
+            self.histories.begin(request_id, new.prefill_token_ids)
         if request_id.startswith(WARM_UP):
             self._withheld.add(request_id)
 

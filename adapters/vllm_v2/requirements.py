@@ -7,6 +7,7 @@ from typing import Any
 from specplug._host import HostSymbol, SymbolReport
 from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1 import requirements as v1
+from specplug.adapters.vllm_v2.choice import ranks
 from specplug.errors import HostMismatchError, SettingsError
 
 _RUNNER = "vllm.v1.worker.gpu.model_runner"
@@ -68,6 +69,21 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     HostSymbol(_OUTPUT, "NewRequestData.sampling_params", purpose="read: stop ids, limits"),
     HostSymbol(_OUTPUT, "SchedulerOutput.preempted_req_ids", purpose="read: who will come back"),
     HostSymbol(
+        "vllm.engine.arg_utils",
+        "EngineArgs.create_engine_config",
+        process="front end",
+        purpose="wrapped: where vLLM takes V1 after all, what was made for V2 is made again for V1",
+    ),
+    HostSymbol(
+        "vllm.config.vllm",
+        "VllmConfig.use_v2_model_runner",
+        process="front end",
+        purpose="read: which runner it became",
+    ),
+    HostSymbol(
+        "vllm.triton_utils", "HAS_TRITON", process="front end", purpose="read: V2 needs Triton"
+    ),
+    HostSymbol(
         "vllm.config.speculative",
         "SpeculativeConfig.model",
         purpose="carries proposer and options to the worker",
@@ -89,7 +105,7 @@ HOST = HostRequirements(
     default_policy="warn",
 )
 
-_HINT = "or unset VLLM_USE_V2_MODEL_RUNNER: vLLM then runs it in its V1 model runner"
+_HINT = "or set VLLM_USE_V2_MODEL_RUNNER=0: vLLM then runs it in its V1 model runner"
 
 
 def examine() -> tuple[SymbolReport, ...]:
@@ -111,15 +127,11 @@ def require() -> None:
 def refuse(engine_args: Any) -> None:
     """Refuse combinations that are not supported in V2.
 
-    In V2 every rank verifies the drafts that it made itself, so all ranks would have to draft the same; a controller
-    that measures times does not.
-
     Raises:
-        SettingsError: more than one rank or replica.
+        SettingsError: more than one rank or replica, see :data:`.choice.PARALLEL`.
     """
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        size = int(getattr(engine_args, name, 1) or 1)
-        if size > 1:
-            raise SettingsError(
-                f"specplug in vLLM's V2 model runner drafts for one GPU so far, got {name}={size}; use 1, {_HINT}"
-            )
+    several = ranks(engine_args)
+    if several:
+        raise SettingsError(
+            f"specplug in vLLM's V2 model runner drafts for one GPU so far, got {several}; use 1, {_HINT}"
+        )

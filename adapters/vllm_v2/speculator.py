@@ -59,6 +59,9 @@ class Exchange(Held):
         """Drafts of a real step, int64 ``[B, K]`` on the device, at most ``most`` tokens each, then :data:`PADDING`."""
         rows = batch.num_reqs
         ids = list(batch.req_ids[:rows])
+        if self.proposer.stopped:
+            self._taken = (ids, [[] for _ in ids])
+            return self.empty(rows)
         try:
             index = batch.idx_mapping[:rows].long()
             seen = self._fetch(index, num_sampled[:rows])

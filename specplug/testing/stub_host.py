@@ -230,7 +230,9 @@ def stub_vllm(tensor_parallel_rank: int = 0) -> Iterator[None]:
     """Within it, ``import vllm...`` finds what the adapter's proposer needs, and nothing else."""
     modules: dict[str, dict[str, Any]] = {
         "vllm": {},
-        "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: False)},
+        "vllm.platforms": {
+            "current_platform": SimpleNamespace(is_cpu=lambda: False, is_cuda_alike=lambda: False)
+        },
         "vllm.v1": {},
         "vllm.v1.worker": {},
         "vllm.v1.worker.gpu_model_runner": {"GPUModelRunner": GPUModelRunner},

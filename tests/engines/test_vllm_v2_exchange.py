@@ -16,7 +16,10 @@ WIDTH, REQUESTS, LENGTH = 4, 8, 64
 class Recorder:
     """In place of the proposer: remembers what it was shown, drafts what it is told."""
 
+    stopped = False
+
     def __init__(self) -> None:
+        self.shown = 0
         self.answer: list[list[int]] = []
         self.seen: Any = None
         self.failures: list[tuple[str, list[str]]] = []
@@ -28,6 +31,7 @@ class Recorder:
         self.failures.append((where, request_ids))
 
     def drafts(self, ids: Any, lengths: Any, sampled: Any, tails: Any, read: Any, most: int) -> Any:
+        self.shown += 1
         self.seen = (
             ids,
             *(np.array(each) for each in (lengths, sampled, tails)),
@@ -107,3 +111,20 @@ def test_a_device_that_cannot_be_read_costs_the_drafts_of_the_step() -> None:
     assert out.tolist() == [[PADDING] * WIDTH] * 2
     assert exchange.take() == (["r1", "r4"], [[], []])
     assert recorder.failures == [("fetch", ["r1", "r4"])]
+
+
+def test_once_nothing_is_drafted_any_more_nothing_is_copied() -> None:
+    """It used to copy every step, and wait for it, for a proposer that had given up."""
+    recorder = Recorder()
+    state = states(np.random.default_rng(3))
+    exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", state)  # type: ignore[arg-type]
+    recorder.answer = [[5, 6]]
+    exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)
+    recorder.stopped = True
+    # Whatever is read of these fails.
+    exchange._states = SimpleNamespace()
+    out = exchange.step(batch([2, 3]), torch.ones(2, dtype=torch.int32), WIDTH)
+    assert out.tolist() == [[PADDING] * WIDTH] * 2
+    assert exchange.take() == (["r2", "r3"], [[], []])
+    assert recorder.shown == 1
+    assert not recorder.failures

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from specplug.adapters import vllm_v2
-from specplug.adapters.vllm_v1 import install as v1_install
 from specplug.adapters.vllm_v1.options import Choice, translate
+from specplug.adapters.vllm_v1.proposer import MAX_FAULTS
 from specplug.adapters.vllm_v2 import door, requirements
 from specplug.adapters.vllm_v2.door import Held, bind_runner, choice_of
 from specplug.adapters.vllm_v2.histories import Histories
 from specplug.adapters.vllm_v2.proposer import V2Proposer
-from specplug.errors import HostMismatchError, SettingsError
+from specplug.errors import HostMismatchError
 from specplug.testing.stub_host import (
     DefaultParams,
     configuration,
@@ -26,7 +26,7 @@ from specplug.testing.stub_host import (
     stub_modules,
     stub_vllm,
 )
-from specplug.types import TOKEN_DTYPE, TokenArray
+from specplug.types import SEPARATOR, TOKEN_DTYPE, TokenArray
 
 PROMPT = [10 + n % 7 for n in range(12)]
 GOOD = {"method": "specplug.null", "num_speculative_tokens": 4}
@@ -44,6 +44,7 @@ class GPUModelRunner:
         self.drafts: dict[str, list[int]] = {}
         self.accepted = 0
         self.most = WIDTH
+        self.features: list[Any] = []
 
     def step(
         self,
@@ -87,6 +88,7 @@ class GPUModelRunner:
                     prompt_len=prompt,
                     prefill_token_ids=tokens,
                     sampling_params=DefaultParams(**params),
+                    mm_features=self.features,
                 )
                 for r, tokens, prompt in new
             ],
@@ -236,6 +238,35 @@ def test_a_broken_step_decodes_plainly_and_the_next_one_drafts(runner: GPUModelR
     check_text(runner, "a", PROMPT)
 
 
+def test_after_too_many_faults_nothing_is_kept_any_more(runner: GPUModelRunner) -> None:
+    runner.step(new=[("a", PROMPT, len(PROMPT))])
+    for _ in range(MAX_FAULTS):
+        runner.proposer.failed("test", ())
+    assert runner.proposer.stopped
+    assert runner.step(new=[("b", PROMPT, len(PROMPT))]) == {"a": [], "b": []}
+    assert len(runner.proposer.histories) == 0
+
+
+def test_placeholders_of_images_are_neither_matched_nor_drafted(runner: GPUModelRunner) -> None:
+    image = 77
+    prompt = [*PROMPT, *[image] * 6, *PROMPT]
+    feature = SimpleNamespace(mm_position=SimpleNamespace(offset=len(PROMPT), length=6))
+    seen: list[TokenArray] = []
+    session = runner.proposer.session
+    assert session is not None
+    begin = session.begin
+    session.begin = lambda request, history: (seen.append(history.copy()), begin(request, history))[
+        1
+    ]  # type: ignore[method-assign]
+    runner.features = [feature]
+    runner.step(new=[("a", prompt, len(prompt))])
+    assert len(seen) == 1
+    assert image not in seen[0]
+    assert (seen[0] == SEPARATOR).sum() == 6
+    for _ in range(4):
+        assert image not in runner.step()["a"]
+
+
 def test_histories_follow_and_notice_what_does_not_fit() -> None:
     histories = Histories()
     rng = np.random.default_rng(7)
@@ -307,50 +338,12 @@ def test_init_speculator_is_wrapped_once_and_in_both_places(
     assert choice_of(SimpleNamespace(speculative_config=foreign)) is None
 
 
-def test_the_runner_is_v2_only_if_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(vllm_v2.VARIABLE, raising=False)
-    assert not vllm_v2.chosen()
-    for value, expected in (("1", True), ("2", True), ("0", False), ("", False), ("true", False)):
-        monkeypatch.setenv(vllm_v2.VARIABLE, value)
-        assert vllm_v2.chosen() is expected
-
-
-def test_what_v2_cannot_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class EngineArgs(SimpleNamespace):
-        spec_method = spec_tokens = spec_model = None
-
-        def create_speculative_config(self, *_: Any) -> Any:
-            return SimpleNamespace(**self.speculative_config)
-
-    monkeypatch.setenv(vllm_v2.VARIABLE, "1")
-    monkeypatch.setattr(v1_install.requirements, "require", lambda: "")
-    monkeypatch.setattr(requirements, "require", lambda: None)
-    create = v1_install.wrap(EngineArgs.create_speculative_config)
-    made = create(EngineArgs(speculative_config=GOOD))
-    assert made.method == vllm_v2.CARRIER
-    # Run by vLLM itself, it would refuse to start.
-    assert made.prompt_lookup_min == made.prompt_lookup_max == 0
-    adaptive = {
-        **{"method": "specplug.adaptive", "num_speculative_tokens": 4},
-        "specplug": {"inner": {"method": "ngram"}},
-    }
-    with pytest.raises(
-        SettingsError, match=r"'ngram' stay on the device.*VLLM_USE_V2_MODEL_RUNNER=0"
-    ):
-        create(EngineArgs(speculative_config=adaptive, scheduler_cls=None))
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        given = EngineArgs(speculative_config=GOOD, **{name: 2})
-        with pytest.raises(SettingsError, match=f"{name}=2.*unset VLLM_USE_V2_MODEL_RUNNER"):
-            create(given)
-        monkeypatch.delenv(vllm_v2.VARIABLE)
-        assert create(given) == SimpleNamespace(**translate(GOOD))
-        monkeypatch.setenv(vllm_v2.VARIABLE, "1")
-
-
 def test_a_vllm_whose_v2_runner_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = SimpleNamespace(
         problem="vllm.x has no y", symbol=SimpleNamespace(required=True, purpose="")
     )
     monkeypatch.setattr(requirements, "examine", lambda: (problem,))
-    with pytest.raises(HostMismatchError, match=r"V2 model runner, .*has no y.*unset"):
+    with pytest.raises(
+        HostMismatchError, match=r"V2 model runner, .*has no y.*VLLM_USE_V2_MODEL_RUNNER=0"
+    ):
         requirements.require()
