@@ -16,7 +16,7 @@ PYTEST := -P -m pytest
 .DEFAULT_GOAL := help
 # The machines this runs on are small, and one engine at a time is enough for them.
 .NOTPARALLEL:
-.PHONY: help demo test test-core test-vllm test-sglang test-lowest test-long coverage lint docs format bench bench-peers clean
+.PHONY: help demo test test-core test-vllm test-v2 test-sglang test-lowest test-long coverage lint docs format bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,6 +37,10 @@ test-lowest: ## core tests at the lowest versions that the package allows
 
 test-vllm: ## tests that start the real vLLM
 	$(VLLM) $(PYTEST) tests/engines -m "vllm and not long"
+
+test-v2: export SPECPLUG_TEST_RUNNER := v2
+test-v2: ## the suite for both engines against vLLM's V2 model runner, its kernels interpreted: about an hour
+	$(VLLM) $(PYTEST) tests/engines -m vllm -k "not test_vllm_ and not test_transformers_ and not test_law_with_scripted" --timeout 3600
 
 test-sglang: ## tests that start the real SGLang
 	$(SGLANG) $(PYTEST) tests/engines -m "sglang and not long"

@@ -20,7 +20,7 @@ import pytest
 from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally
-from .engines import ENGINES, Engine, installed
+from .engines import ENGINES, Engine, installed, path, together
 from .remember import Remembering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,11 +32,7 @@ collect_ignore_glob = [
 ]
 
 #: For an engine that should find the modules and the proposers in ``plugin/``.
-WITH_PLUGINS = {
-    "PYTHONPATH": os.pathsep.join(
-        filter(None, [str(Path(__file__).parent / "plugin"), os.environ.get("PYTHONPATH")])
-    )
-}
+WITH_PLUGINS = {"PYTHONPATH": path(str(Path(__file__).parent / "plugin"))}
 TALLY = pytest.StashKey[Tally]()
 Start = Callable[..., EngineProcess]
 
@@ -102,7 +98,7 @@ def start(engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory) 
 
     def begin(name: str, *, process: dict[str, Any] | None = None, **options: Any) -> EngineProcess:
         process = dict(process or {})
-        process["env"] = {**engine.environment, **process.get("env", {})}
+        process["env"] = together(engine.environment, process.get("env", {}))
         defaults = {"model": model, "dtype": "float32", "max_model_len": 2048, "max_num_seqs": 64}
         started = EngineProcess(
             {**defaults, **engine.options, **options},
@@ -122,7 +118,7 @@ def start(engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def pair(start: Start, engine: Engine) -> tuple[Remembering, EngineProcess]:
     """The plain and the speculating engine; started together, because both are needed by almost every test."""
-    plain = start("plain")
+    plain = start("plain", process={"env": engine.plain})
     spec = start("spec", **engine.methods[METHOD])
     plain.ready()
     spec.ready()

@@ -1,15 +1,17 @@
 """The engines that the suite runs against: how each is started, and what one lacks, with the reason.
 
 The environment decides: whichever engine is installed is the one under test (``make test-vllm``,
-``make test-sglang``). A check that needs what an engine lacks says so with :func:`need`, and its reason is
-in pytest's summary.
+``make test-sglang``). ``SPECPLUG_TEST_RUNNER=v2`` takes vLLM's V2 model runner for it (``make test-v2``). A check that
+needs what an engine lacks says so with :func:`need`, and its reason is in pytest's summary.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ class Engine:
         small: options for 640 tokens of KV cache and prefill in chunks of 64.
         options: for every engine of the suite.
         environment: for every process of the engine.
+        plain: what of it is different where the engine does not speculate.
         narrow: request parameters that keep drafts short, where a wide verification is slow.
         server: how the server is started, up to the model's folder.
         counters: the server's metrics that the tests read.
@@ -52,6 +55,7 @@ class Engine:
     per_request: str
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    plain: dict[str, str] = field(default_factory=dict)
     narrow: dict[str, Any] = field(default_factory=dict)
     unused_context: int = 0
     least_room: int = 1
@@ -118,6 +122,31 @@ VLLM = Engine(
     },
 )
 
+V2_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+
+
+def path(*folders: str) -> str:
+    """``PYTHONPATH`` with these folders before what it holds."""
+    given = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, [*folders, given]))
+
+
+#: vLLM with its V2 model runner, the kernels interpreted; what it is compared with decodes plainly in V1, compiled.
+VLLM_V2 = replace(
+    VLLM,
+    environment={V2_VARIABLE: "1", "PYTHONPATH": path(str(Path(__file__).parent / "triton_cpu"))},
+    plain={V2_VARIABLE: "0", "PYTHONPATH": path()},
+    samples=300,
+    long_samples=3000,
+    lacks={
+        **VLLM.lacks,
+        "top_k": "Triton's interpreter cannot run V2's kernel for top-k and top-p",
+        "top_p": "Triton's interpreter cannot run V2's kernel for top-k and top-p",
+        "seed": "V2 draws other random numbers than V1, which answers plainly here",
+        "host_sampling_fault": "V2 has a rejection sampler of its own",
+    },
+)
+
 SGLANG = Engine(
     name="sglang",
     options={"max_total_tokens": 24576},
@@ -166,11 +195,23 @@ SGLANG = Engine(
 ENGINES = {engine.name: engine for engine in (VLLM, SGLANG)}
 
 
+def together(environment: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+    """An engine's environment and a test's; folders of both are searched, unless the test's are the given ones."""
+    both = {**environment, **more}
+    folders = [each.get("PYTHONPATH", "") for each in (more, environment)]
+    if all(folder not in ("", path()) for folder in folders):
+        both["PYTHONPATH"] = os.pathsep.join(
+            dict.fromkeys(os.pathsep.join(folders).split(os.pathsep))
+        )
+    return both
+
+
 def installed() -> Engine | None:
     """The engine of this environment, or None."""
     for name, engine in ENGINES.items():
         if importlib.util.find_spec(name) is not None:
-            return engine
+            v2 = name == "vllm" and os.environ.get("SPECPLUG_TEST_RUNNER") == "v2"
+            return VLLM_V2 if v2 else engine
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy.stats import chi2_contingency
 
-from specplug.testing.engine_protocol import Counters, Driver
+from specplug.testing.engine_protocol import Counters, Driver, Prompt
 
 Sample = list[tuple[int, ...]]
 
@@ -91,7 +91,9 @@ def compare_laws(a: Sample, b: Sample, expected: float = 5.0) -> Verdict:
     return verdict
 
 
-def follow_greedily(plain: Driver, text: str, width: int) -> tuple[list[int], dict[int, list[int]]]:
+def follow_greedily(
+    plain: Driver, text: Prompt, width: int
+) -> tuple[list[int], dict[int, list[int]]]:
     """A script of drafts: after each likely first token the ``width`` tokens that the target finds likeliest."""
     once = {"temperature": 0, "max_tokens": 1, "logprobs": 20}
     result = plain.generate([text], once).results[0]

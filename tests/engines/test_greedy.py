@@ -7,6 +7,7 @@ import pytest
 from specplug.testing.engine_protocol import Batch, Driver
 
 from .compare import Tally, check_greedy
+from .engines import Engine, need
 from .prompts import VARIED
 
 GREEDY = {"temperature": 0, "max_tokens": 64}
@@ -90,9 +91,10 @@ def test_more_requests_than_rows(
 
 
 def test_several_sequences_per_request(
-    plain: Driver, spec: Driver, expected: Batch, tally: Tally
+    engine: Engine, plain: Driver, spec: Driver, expected: Batch, tally: Tally
 ) -> None:
     """``n`` > 1: vLLM forbids it with temperature 0; with top_k=1 sampling has only one choice."""
+    need(engine, "top_k")
     names = ["repeat-line", "code-repeat", "chat-list"]
     params = {"temperature": 1.0, "top_k": 1, "n": 3, "max_tokens": 64}
     before = spec.metrics()

@@ -80,7 +80,9 @@ def test_logit_bias_matters(engine: Engine, plain: Driver) -> None:
 
 
 @pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.0, "top_k": 1}], ids=str)
-def test_logprobs(plain: Driver, spec: Driver, how: dict[str, Any]) -> None:
+def test_logprobs(engine: Engine, plain: Driver, spec: Driver, how: dict[str, Any]) -> None:
+    for name in how:
+        need(engine, name)
     params = {**how, "max_tokens": 40, "logprobs": 5}
     expected = plain.generate(PROMPTS, params)
     got = spec.generate(PROMPTS, params)

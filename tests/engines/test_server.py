@@ -14,7 +14,7 @@ import pytest
 from specplug.testing.engine_protocol import Batch, Driver
 
 from .conftest import METHOD
-from .engines import Engine, flags
+from .engines import Engine, flags, need
 from .logs import our_faults
 from .prompts import RECORDS, VARIED, chat
 from .server import Server
@@ -95,7 +95,8 @@ def test_chat(server: Server, plain: Driver) -> None:
     assert answer["choices"][0]["finish_reason"] == want.finish_reason
 
 
-def test_several_choices(server: Server, expected: Batch) -> None:
+def test_several_choices(engine: Engine, server: Server, expected: Batch) -> None:
+    need(engine, "top_k")
     params = {"temperature": 1.0, "top_k": 1, "n": 3, "max_tokens": 48}
     answer = server.post(COMPLETIONS, prompt=VARIED[NAMES[0]], **params)
     assert [c["text"] for c in answer["choices"]] == [texts(expected)[0]] * 3

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specplug.testing.engine_process import EngineProcess
-from specplug.testing.engine_protocol import Batch, Counters
+from specplug.testing.engine_protocol import Batch, Counters, Result
 
 from .compare import Tally, check_greedy
-from .engines import FIXED
+from .engines import FIXED, VLLM_V2
 from .prompts import STORY, VARIED
 
 WIDTH = 5
-ENVIRONMENT = {
-    "VLLM_USE_V2_MODEL_RUNNER": "1",
-    "PYTHONPATH": os.pathsep.join(
-        filter(None, [str(Path(__file__).parent / "triton_cpu"), os.environ.get("PYTHONPATH", "")])
-    ),
-}
 SPECULATION = {
     "method": "specplug.suffix",
     "num_speculative_tokens": WIDTH,
@@ -33,20 +27,75 @@ PLAIN = {"extra_args": {"specplug": {"draft_limit": 0}}}
 SMALL = {"block_size": 32, "num_gpu_blocks_override": 10, "max_num_batched_tokens": 64}
 NAMES = ("repeat-words", "repeat-numbers", "repeat-line", "one-token")
 GREEDY = {"temperature": 0, "max_tokens": 20}
+ENVIRONMENT = VLLM_V2.environment
+TWINS = (
+    *("repeat-words", "repeat-numbers", "code-sql", "code-html", "code-repeat", "json-records"),
+    *("chat-list", "chat-turns", "unicode", "prose"),
+)
 
 
-@pytest.fixture(scope="module")
-def v2(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """The engine; answers are slow, so its limits are wide."""
+def start(model: str, folder: Path, name: str, env: dict[str, str]) -> EngineProcess:
+    """An engine with our method in one of the runners."""
     options = {
         **{"model": model, "dtype": "float32", "max_model_len": 256, "max_num_seqs": 4},
         **SMALL,
         "speculative_config": SPECULATION,
     }
-    log = tmp_path_factory.mktemp("v2") / "v2.log"
-    with EngineProcess(options, name="v2", env=ENVIRONMENT, log=log, wait=False) as engine:
+    log = folder / f"{name}.log"
+    return EngineProcess(options, name=name, env=env, log=log, wait=False)
+
+
+@pytest.fixture(scope="module")
+def v2(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """The engine; it is slow, so little is asked of it."""
+    with start(model, tmp_path_factory.mktemp("v2"), "v2", ENVIRONMENT) as engine:
         engine.ready()
         yield engine
+
+
+@pytest.fixture(scope="module")
+def twin(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Result], Counters]:
+    """What the same engine with the V1 runner does with :data:`TWINS`; it is gone before V2 starts."""
+    with start(model, tmp_path_factory.mktemp("v1"), "v1", VLLM_V2.plain) as engine:
+        engine.ready()
+        assert "Using V2 Model Runner" not in engine.log_text
+        return serve_twins(engine)
+
+
+def serve_twins(engine: EngineProcess) -> tuple[list[Result], Counters]:
+    """Ten prompts, then three again, whose answers have been said by now; nobody else shares their text."""
+    params = {**GREEDY, "extra_args": {"specplug": {"namespace": "twins"}}}
+    before = engine.metrics()
+    results = [
+        result
+        for names in (TWINS, TWINS[:3])
+        for result in engine.generate([VARIED[name] for name in names], params).results
+    ]
+    # Counts of ours come with the next step.
+    engine.generate([VARIED["one-token"]], {**params, "max_tokens": 2})
+    return results, engine.metrics() - before
+
+
+def test_the_v1_runner_drafts_the_same_and_as_much_of_it_is_accepted(
+    twin: tuple[list[Result], Counters], v2: EngineProcess
+) -> None:
+    """First of all, so that both begin with nothing learned."""
+    (expected, counted), (got, gained) = twin, serve_twins(v2)
+    for name, want, have in zip((*TWINS, *TWINS[:3]), expected, got, strict=True):
+        assert have.only.token_ids == want.only.token_ids, name
+        assert have.only.steps == want.only.steps, name
+    assert gained.accepted_tokens > 80, gained
+    both = {
+        key: (value, counted.own["session"][key])
+        for key, value in gained.own["session"].items()
+        if value != counted.own["session"][key]
+    }
+    assert not both, f"counted otherwise in V2 and in V1: {both}"
+    assert replace(gained, own={}) == replace(counted, own={})
+    shares = gained.accepted_tokens / gained.draft_tokens
+    print(
+        f"\nV1 and V2: {gained.draft_tokens} drafted, {gained.accepted_tokens} accepted ({shares:.3f})"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +206,12 @@ def test_answers_at_a_temperature_have_drafts_too(v2: EngineProcess) -> None:
         for step in result.only.steps:
             assert step.sampled[: step.accepted] == step.draft[: step.accepted]
     assert v2.metrics().own["adapter_faults"] == 0
+
+
+def test_a_seed_gives_the_same_answer_and_gets_no_drafts(v2: EngineProcess) -> None:
+    params = {"temperature": 1.0, "seed": 5, "max_tokens": 8}
+    before = v2.metrics()
+    first = v2.generate([VARIED["repeat-line"]], params).tokens
+    again = v2.generate([VARIED["repeat-line"], VARIED["prose"]], params).tokens
+    assert first[0] == again[0]
+    assert (v2.metrics() - before).draft_tokens == 0

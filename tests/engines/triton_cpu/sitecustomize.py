@@ -17,7 +17,8 @@ from typing import Any
 os.environ.setdefault("TRITON_INTERPRET", "1")
 try:
     import triton.backends
-    from triton.runtime.interpreter import InterpreterBuilder
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, _patch_lang
 
     class _Driver:
         @staticmethod
@@ -35,6 +36,19 @@ try:
         mask.data = mask.data.astype(bool)
         return _store(self, ptrs, value, mask, *others)
 
+    _bare = {id(lang): lang.arange for lang in (tl, tl.core)}
+
+    def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Triton patches its language anew in every call of a function by a kernel, which has done so already.
+        langs = self.__dict__.get("langs")
+        if langs is None:
+            every = {id(value): value for value in self.fn.__globals__.values()}
+            langs = self.langs = [every[key] for key in _bare if key in every]
+        if any(lang.arange is _bare[id(lang)] for lang in langs):
+            _patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    InterpretedFunction.__call__ = _call
     InterpreterBuilder.create_masked_load = _masked_load
     InterpreterBuilder.create_masked_store = _masked_store
 except ImportError:

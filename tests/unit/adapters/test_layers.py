@@ -40,7 +40,7 @@ def test_a_wrong_option_is_called_as_the_user_calls_it() -> None:
         ({"data_parallel_size": 4}, False, "not with data_parallel_size 4"),
         ({"enable_lora": True}, False, "not with enable_lora"),
         ({"kv_transfer_config": object()}, False, "not with kv_transfer_config"),
-        ({}, True, "V2 model runner so far; unset VLLM_USE_V2_MODEL_RUNNER"),
+        ({}, True, "V2 model runner so far; set VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
 )
 def test_what_the_passes_cannot_do_is_refused(
