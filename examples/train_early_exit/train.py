@@ -212,8 +212,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--draft", type=int, default=3, help="tokens drafted per step")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", action="store_true", help="measure what lies in --out already")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
+    import transformers
+
     data = text(3_000_000)
     learned, unseen = data[: -len(data) // 20], data[-len(data) // 20 :]
     starts = np.linspace(0, len(unseen) - 300, options.prompts).astype(int)
@@ -221,10 +224,13 @@ def main(arguments: list[str] | None = None) -> int:
     worst = 0
     for name, early in (("usual", False), ("early_exit", True)):
         start = time.perf_counter()
-        model = train(options, learned, early)
+        if options.again:
+            model = transformers.AutoModelForCausalLM.from_pretrained(options.out / name)
+        else:
+            model = train(options, learned, early)
+            model.save_pretrained(options.out / name)
+            save_tokenizer(options.out / name)
         seconds = time.perf_counter() - start
-        model.save_pretrained(options.out / name)
-        save_tokenizer(options.out / name)
         rows = measure(model, prompts, options)
         print(table(f"{name}, {seconds:.0f} s", rows), flush=True)
         worst += sum(row["identical"] < options.prompts for row in rows)

@@ -6,6 +6,7 @@ token, so each is safe for sampled drafts too; see :class:`specplug.layers.polic
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,8 @@ from specplug.layers.policy import Feedback
 
 #: Cost of a draft pass, in plain steps, before one was measured.
 FIRST_GUESS = 0.5
-#: Weight of the newest measurement.
-TIMING = 0.1
+#: Measurements that the cost is the median of.
+TIMINGS = 32
 
 
 class Always:
@@ -137,7 +138,7 @@ class Paying:
     ) -> None:
         self.options = options or PayingOptions()
         self._measures = draft_cost is None
-        self._seconds = np.zeros(2)
+        self._timings: deque[tuple[float, float]] = deque(maxlen=TIMINGS)
         draft_cost = FIRST_GUESS if draft_cost is None else draft_cost
         if (
             draft_cost < 0.0
@@ -166,13 +167,11 @@ class Paying:
         """How long a draft pass and a verification took; ignored if the cost was given."""
         if not self._measures or min(draft_seconds, verify_seconds) <= 0.0:
             return
-        now = np.array([draft_seconds, verify_seconds])
-        if not self._seconds.all():
-            self._seconds = now
-        # A step that was held up may count as twice what is usual, no more.
-        now = np.minimum(now, 2.0 * self._seconds)
-        self._seconds += TIMING * (now - self._seconds)
-        self.draft_cost = float(self._seconds[0] / self._seconds[1])
+        self._timings.append((draft_seconds, verify_seconds))
+        # The first passes of a process are slow for reasons of their own.
+        if len(self._timings) > 1:
+            recent = np.median(list(self._timings)[1:], axis=0)
+            self.draft_cost = float(recent[0] / recent[1])
 
     @property
     def paused(self) -> int:

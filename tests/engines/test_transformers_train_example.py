@@ -55,6 +55,7 @@ def test_the_example_runs_and_its_checkpoints_load(
     printed = capsys.readouterr().out
     assert printed.count("exit 2 of 3") == 2
     assert printed.count("while it pays") == 2
+    assert example.main(["--out", str(tmp_path), "--again", *small]) == 0
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "early_exit")
     assert loaded.config.num_hidden_layers == 3
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tmp_path / "early_exit")
