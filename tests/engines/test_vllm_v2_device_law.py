@@ -9,8 +9,8 @@ import pytest
 
 from specplug.testing.engine_process import EngineProcess
 
+from .engines import VLLM_V2
 from .law import LawTest, compare_laws, follow_greedily, sample
-from .test_vllm_v2 import ENVIRONMENT
 from .tiny import make_tiny
 
 LOWEST_P = 1e-4
@@ -35,8 +35,8 @@ def both(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
         **{"method": "specplug.suffix", "num_speculative_tokens": 3},
         "specplug": {"lookup": {"name": "device", "store_mb": 0.005}, "controller": "fixed"},
     }
-    ahead = {**ENVIRONMENT, "SPECPLUG_TEST_AHEAD": "1"}
-    plain = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    ahead = {**VLLM_V2.environment, "SPECPLUG_TEST_AHEAD": "1"}
+    plain = VLLM_V2.plain
     with ExitStack() as stack:
         started = [
             stack.enter_context(
