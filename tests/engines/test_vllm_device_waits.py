@@ -65,7 +65,7 @@ def test_no_step_waits_for_the_device(launches: Launches, lookup: DeviceLookup, 
 
 def test_the_counter_sees_what_would_wait() -> None:
     """Among it, look-ups on the host, which read the new tokens at every step."""
-    recorder: Any = SimpleNamespace(drafts=lambda ids, *_: [[] for _ in ids])
+    recorder: Any = SimpleNamespace(drafts=lambda ids, *_: [[] for _ in ids], stopped=False)
     states = SimpleNamespace(
         all_token_ids=SimpleNamespace(gpu=torch.zeros((2, 8), dtype=torch.int32)),
         total_len=SimpleNamespace(gpu=torch.ones(2, dtype=torch.int32)),
