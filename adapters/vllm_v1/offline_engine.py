@@ -67,6 +67,7 @@ class OfflineEngine:
             "kv_blocks": config.cache_config.num_gpu_blocks,
             "block_size": config.cache_config.block_size,
             "method": None if speculative is None else speculative.method,
+            "async_scheduling": bool(config.scheduler_config.async_scheduling),
             "pid": os.getpid(),
         }
 
