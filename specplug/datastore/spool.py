@@ -37,7 +37,9 @@ class PackedSpool:
         self._file, self._offset, self._bits = file, offset, bits
         self._written, self._pending = count, 0
         self._words = np.zeros(BLOCK * bits // 64, np.uint64)
-        self._digest = hashlib.sha256()
+        self._digest = self._closed = (
+            hashlib.sha256()
+        )  # of whole words; with the end that is padded
         if count:
             self._read_again(count * bits // 8)
         self.append(np.array(rest, np.int64))
@@ -49,8 +51,8 @@ class PackedSpool:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the section, once it is closed."""
-        return self._digest.digest()
+        """SHA-256 of the section as it was closed last."""
+        return self._closed.digest()
 
     def append(self, values: NDArray[np.int64]) -> None:
         """Append int64 ``[n]``, each below ``2 ** bits``."""
@@ -82,7 +84,7 @@ class PackedSpool:
         whole = self._pending // 64 * 64
         words, left = whole * self._bits // 64, self._pending - whole
         self._file.seek(self._offset + self._written * self._bits // 8)
-        self._write(self._words[:words])
+        self._write(self._words[:words], self._digest)
         rest = -(-left * self._bits // 64)
         self._words[:rest] = self._words[words : words + rest]
         self._written += whole
@@ -96,19 +98,24 @@ class PackedSpool:
         return self._written, [number >> i * self._bits & mask for i in range(self._pending)]
 
     def close(self) -> int:
-        """Write what is left, padded as :func:`packed_bytes` says; returns how many numbers there are."""
+        """Write what is left, padded as :func:`packed_bytes` says; returns how many numbers there are.
+
+        More may be appended afterwards, and the section closed again.
+        """
         self.flush()
         used = -(-self._pending * self._bits // 64)
         end = packed_bytes(self.count, self._bits)
         words = np.zeros((end - self._written * self._bits // 8) // 8, np.uint64)
         words[:used] = self._words[:used]
-        self._write(words)
+        self._closed = self._digest.copy()
+        self._write(words, self._closed)
         return self.count
 
-    def _write(self, words: NDArray[np.uint64]) -> None:
+    def _write(self, words: NDArray[np.uint64], digest: hashlib._Hash) -> None:
         content = words.astype("<u8", copy=False).data
-        self._digest.update(content)
+        # Only then the checksum: what could not be written is written again.
         self._file.write(content)
+        digest.update(content)
 
     def _read_again(self, size: int) -> None:
         """Take the checksum of what an interrupted build wrote."""

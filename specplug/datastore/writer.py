@@ -69,6 +69,14 @@ def _explanation(folder: Path, error: OSError) -> DatastoreError:
     )
 
 
+def _in_32_bits(document: NDArray[Any]) -> NDArray[np.int32]:
+    """As int32; what does not fit becomes an id outside of any vocabulary."""
+    with np.errstate(invalid="ignore"):
+        packable = document.astype(np.int32)
+    packable[packable != document] = -1
+    return packable
+
+
 class Writer:
     """Builds one datastore. Use as a context manager; :meth:`publish` ends the work.
 
@@ -105,6 +113,7 @@ class Writer:
         self._identity = {"vocab_size": vocab_size, **(identity or {})}
         self._bits = bits_for(vocab_size)
         self.documents = 0
+        self._torn = False
         self.cursor: dict[str, Any] = {}
         with explained(self.folder):
             self._workshop = self.folder / WORKSHOP
@@ -136,16 +145,18 @@ class Writer:
         Raises:
             DatastoreError: an id lies outside of the vocabulary, the corpus is too long, or the disk is full.
         """
+        self._refuse_torn()
         if self.tokens + len(document) + 1 > MOST_TOKENS:
             raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
         packable = document
-        if document.dtype != np.int32:  # what does not fit stays outside of the vocabulary
-            packable = np.clip(document, -1, 2**31 - 1).astype(np.int32)
+        if document.dtype != np.int32:
+            packable = _in_32_bits(document)
         if not packable.flags.carray:  # read-only, or with gaps: would be compiled anew
             packable = packable.copy()
         try:  # as ``explained`` does, which costs more than the rest of a short document
             wrong = self._spool.append_document(packable, self.vocab_size)
         except OSError as error:
+            self._torn = True  # a part of this document may be in the file, without its end
             raise _explanation(self.folder, error) from error
         if wrong >= 0:
             raise DatastoreError(
@@ -156,6 +167,7 @@ class Writer:
 
     def checkpoint(self, cursor: Mapping[str, Any]) -> None:
         """Remember how far the input has been read: an interrupted build goes on from here."""
+        self._refuse_torn()
         with explained(self.folder):
             tokens = self._spool.state()
             self._file.flush()
@@ -169,6 +181,7 @@ class Writer:
         Raises:
             DatastoreError: there is nothing to look up, or the disk is full; what was published before stays.
         """
+        self._refuse_torn()
         with explained(self.folder):
             tokens = self._spool.close()
             self._file.flush()
@@ -182,6 +195,13 @@ class Writer:
             _sync_folder(self.folder)
             shutil.rmtree(self._workshop)
         return header
+
+    def _refuse_torn(self) -> None:
+        if self._torn:
+            raise DatastoreError(
+                f"a document could not be written to {self.folder}, so this build cannot go on; open a new Writer, "
+                "which goes on where the last checkpoint was"
+            )
 
     def _take_lock(self) -> None:
         try:

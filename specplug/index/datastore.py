@@ -37,7 +37,7 @@ Identity = tuple[int, int, int, int]
 _FOUND, _TOKEN = (layout.MAX_FOUND, 2), np.dtype(np.int32)
 
 
-#: Bytes of a file that is read when it is opened: a few milliseconds from a slow disk.
+#: Bytes of a file that is read when it is opened: 3 ms from a disk of 3 GB/s, 50 ms from one of 150 MB/s.
 AT_HAND = 1 << 23
 
 
@@ -123,8 +123,12 @@ class Datastore:
         """
         if len(context) > layout.MAX_DEPTH:
             context = context[-layout.MAX_DEPTH :]
-        # What is read-only or has gaps would be compiled anew.
-        if context.dtype is not _TOKEN or not context.flags.carray:
+        # What is a list, read-only or has gaps would be compiled anew.
+        if (
+            type(context) is not np.ndarray
+            or context.dtype is not _TOKEN
+            or not context.flags.carray
+        ):
             context = np.require(context, _TOKEN, ["C", "W", "A"])
         words, meta = self.shelf
         # Not kept and copied: what is found is written where the caller gets it.

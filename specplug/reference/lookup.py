@@ -84,6 +84,5 @@ def find_for(
     width = len(desk[0])
     ending = context[-width:]
     desk[0][width - len(ending) :] = ending
-    return find_occurrences(
-        (words, meta), desk, 0, len(ending), (max(0, min(most, len(found))), 33), found, question
-    )
+    limits = max(0, min(most, len(found))), int(meta[DEPTH]) + 1
+    return find_occurrences((words, meta), desk, 0, len(ending), limits, found, question)

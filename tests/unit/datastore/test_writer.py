@@ -227,6 +227,82 @@ def test_a_full_disk_publishes_nothing(
     assert Datastore(tmp_path).tokens().tolist() == [1, 2, 3, -1]
 
 
+def test_a_build_that_failed_to_publish_can_be_published_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written twice went into the checksum twice: a file that ``verify`` called damaged."""
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Writer(tmp_path, 1000) as unlucky:
+        unlucky.add(np.array([7], np.int32))
+        with pytest.raises(DatastoreError, match="nothing to look up"):
+            unlucky.publish({})
+        unlucky.add(np.array(WORDS * 2, np.int32))
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "encode", full)
+            with pytest.raises(DatastoreError, match="no space left"):
+                unlucky.publish({})
+        unlucky.publish({})
+    store = Datastore(tmp_path)
+    store.verify()
+    assert store.tokens().tolist() == [7, -1, *WORDS, *WORDS, -1]
+
+
+class _Full:
+    """A file on a disk that is full until it is not."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.refuse = file, True
+
+    def write(self, content: Any) -> int:
+        if self.refuse:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return int(self.file.write(content))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def test_half_a_document_is_never_joined_to_the_next(tmp_path: Path) -> None:
+    """The one that found the disk full had no end, and the next one went on in the middle of it."""
+    with Writer(tmp_path, 1000) as unlucky:
+        unlucky.add(np.array(WORDS * 2, np.int32))
+        unlucky.checkpoint({"read": 1})
+        disk = _Full(unlucky._file)
+        unlucky._spool._file = disk  # type: ignore[assignment]
+        with pytest.raises(DatastoreError, match="no space left"):
+            unlucky.add(np.zeros(2 * spool.BLOCK, np.int32))
+        disk.refuse = False
+        for call in (lambda: unlucky.add(np.array(WORDS, np.int32)), lambda: unlucky.publish({})):
+            with pytest.raises(DatastoreError, match="open a new Writer"):
+                call()
+    with Writer(tmp_path, 1000) as again:
+        assert again.cursor == {"read": 1}
+        again.add(np.array(WORDS[::-1], np.int32))
+        again.publish({})
+    store = Datastore(tmp_path)
+    store.verify()
+    assert store.tokens().tolist() == [*WORDS, *WORDS, -1, *WORDS[::-1], -1]
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int16, np.int64, np.float64]
+)
+def test_ids_of_any_kind_of_number(tmp_path: Path, dtype: type[np.generic]) -> None:
+    """Unsigned ones, the usual form of tokenised corpora, were too much for numpy 2.0."""
+    with Writer(tmp_path, 1000) as one:
+        one.add(np.array([1, 2, 100], dtype))  # type: ignore[arg-type]
+        if np.dtype(dtype).itemsize == 8:
+            with pytest.raises(DatastoreError, match="outside of the vocabulary"):
+                one.add(np.array([1, 2**32 + 5], dtype))  # type: ignore[arg-type]
+        one.publish({})
+    store = Datastore(tmp_path)
+    assert store.tokens().tolist() == [1, 2, 100, -1]
+    assert store.search([1, 2]).lengths.tolist() == [2]  # type: ignore[arg-type]
+
+
 def test_a_file_that_may_not_grow_is_explained(tmp_path: Path, published: Publish) -> None:
     """The system's own refusal, not a stand-in."""
     before = published(tmp_path, [[1, 2, 3]]).path.read_bytes()
