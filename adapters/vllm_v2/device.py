@@ -25,6 +25,7 @@ from specplug.adapters.vllm_v1.requirements import has_dynamic_lengths
 from specplug.adapters.vllm_v1.salts import salt_of
 from specplug.adapters.vllm_v2.proposer import WARM_UP
 from specplug.errors import SettingsError
+from specplug.index.templates import Namespaces
 
 #: A method that drafts without a model, on the device, known to V2 and to asynchronous scheduling.
 CARRIER = "ngram_gpu"
@@ -78,6 +79,7 @@ class DeviceDrafts:
     Attributes:
         lookup: the arrays and launches.
         faults: exceptions in this adapter.
+        stopped: nothing is drafted and nothing kept any more.
         steps: real steps asked for drafts.
     """
 
@@ -89,14 +91,22 @@ class DeviceDrafts:
         self.name = PREFIX + choice.name
         self.lookup = lookup
         self.faults = 0
+        self.stopped = False
         self.steps = 0
         self._options = dict(choice.lookup or {})
         fixed = (choice.control or {}).get("length")
         self._most = lookup.width if fixed is None else min(lookup.width, int(fixed))
-        self._namespaces: dict[str, int] = {}
+        self._namespaces = Namespaces()
         #: Requests whose outputs are kept: where each begins.
         self._kept: dict[str, int] = {}
         announce(self)
+
+    def warm(self) -> None:
+        """Compile and launch every kernel before the first request; without them the engine decodes plainly."""
+        try:
+            self.lookup.warm()
+        except Exception:  # noqa: BLE001  a kernel that this device refuses must not keep the engine from starting
+            self._fault("warm", for_good=True)
 
     def before_finish(self, runner: Any, scheduler_output: Any) -> None:
         """Requests are about to lose their rows: keep what they said, while it is there."""
@@ -110,7 +120,7 @@ class DeviceDrafts:
                 if start is not None and row is not None:
                     rows.append(row)
                     starts.append(start)
-            if self.faults < MAX_FAULTS:
+            if not self.stopped:
                 self.lookup.append(rows, starts)
         except Exception:  # noqa: BLE001  the runner must go on: without this, vLLM would fail every request
             self._fault("before_finish")
@@ -120,19 +130,22 @@ class DeviceDrafts:
         try:
             rows, namespaces, limits = [], [], []
             for new in scheduler_output.scheduled_new_reqs:
-                namespace, limit = self._arrived(new)
                 rows.append(runner.req_states.req_id_to_index[new.req_id])
+                namespace, limit = self._arrived(new)
                 namespaces.append(namespace)
                 limits.append(limit)
-            self.lookup.arrive(rows, namespaces, limits)
+            if not self.stopped:
+                self.lookup.arrive(rows, namespaces, limits)
         except Exception:  # noqa: BLE001  as above
-            self._fault("after_update")
+            # The device may still have the numbers of those who had these rows before: with them one tenant would
+            # get drafts of another's text.
+            self._fault("after_update", for_good=True)
 
     def step(self, batch: Any, num_sampled: Any, most: int) -> Any:
         """Drafts of a real step, int64 ``[B, K]`` on the device."""
         count = batch.num_reqs
         self.steps += 1
-        if self.faults < MAX_FAULTS:
+        if not self.stopped:
             try:
                 return self.lookup.look_up(
                     batch.idx_mapping[:count], num_sampled[:count], min(most, self._most)
@@ -157,7 +170,16 @@ class DeviceDrafts:
         }
 
     def _arrived(self, new: Any) -> tuple[int, int]:
-        """Number of the namespace, and the most tokens per draft."""
+        """Number of the namespace, and the most tokens per draft; nothing at all for a request that cannot be read."""
+        self._kept.pop(new.req_id, None)
+        try:
+            return self._wishes(new)
+        except Exception:  # noqa: BLE001  one request without drafts, not all
+            self._kept.pop(new.req_id, None)
+            self._fault("arrived")
+            return 0, 0
+
+    def _wishes(self, new: Any) -> tuple[int, int]:
         state = SimpleNamespace(
             num_prompt_tokens=new.prompt_len,
             sampling_params=new.sampling_params,
@@ -172,19 +194,28 @@ class DeviceDrafts:
             self.log.warning("specplug: request %s: %s; ignored", new.req_id, complaint)
         if request.shares and not new.req_id.startswith(WARM_UP):
             self._kept[new.req_id] = int(new.prompt_len)
-        number = self._namespaces.setdefault(request.namespace, len(self._namespaces))
+        number = self._namespaces.number_of(request.namespace)
         limit = self.lookup.width if request.draft_limit is None else request.draft_limit
         return number, min(limit, self.lookup.width)
 
-    def _fault(self, where: str) -> None:
+    def _fault(self, where: str, for_good: bool = False) -> None:
         self.faults += 1
+        if for_good:
+            if not self.stopped:
+                self.log.exception(
+                    "specplug: %s() failed; answers are not affected, nothing is drafted any more in this process",
+                    where,
+                )
+            self.stopped = True
+            return
         if self.faults == 1:
             self.log.exception(
                 "specplug: %s() failed; answers are not affected, this step gets no drafts "
                 "(later failures are only counted)",
                 where,
             )
-        if self.faults == MAX_FAULTS:
+        if self.faults == MAX_FAULTS and not self.stopped:
+            self.stopped = True
             self.log.error(
                 "specplug: %d failures, nothing is drafted any more in this process", MAX_FAULTS
             )
@@ -255,11 +286,12 @@ def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any
             most = width if num_speculative_tokens is None else num_speculative_tokens
             return self.step(input_batch, num_sampled, most)
 
-    lookup.warm()
     bind_runner(GPUModelRunner)
     made = Speculator(choice, lookup)
-    made.log.info(
-        "%s ready: looked up on the device, options %s, %d bytes of store there",
-        *(made.name, choice.lookup, lookup.memory()["ring"]),
-    )
+    made.warm()
+    if not made.stopped:
+        made.log.info(
+            "%s ready: looked up on the device, options %s, bytes there: %s",
+            *(made.name, choice.lookup, lookup.memory()),
+        )
     return made

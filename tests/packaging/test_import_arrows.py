@@ -103,7 +103,7 @@ ARROWS = {
     ),
     "specplug.adapters.vllm_v2": _row(
         *("specplug.adapters.common", "specplug.adapters.device", "specplug.adapters.vllm_v1"),
-        *("numpy", *BASE),
+        *("specplug.index.templates", "numpy", *BASE),
         lazily=("vllm", "torch"),
     ),
     "specplug.adapters.transformers_hf": _row(

@@ -17,6 +17,7 @@ from specplug.adapters.vllm_v1.proposer import MAX_FAULTS, running
 from specplug.adapters.vllm_v2 import device, requirements
 from specplug.adapters.vllm_v2.door import choice_of
 from specplug.errors import SettingsError
+from specplug.index.templates import Namespaces
 from specplug.testing.stub_host import DefaultParams
 
 DEFAULTS = {"store_mb": 4.0, "shortest": 1, "longest": 16, "growth": 0}
@@ -272,9 +273,81 @@ def test_a_device_that_fails_costs_the_drafts_only(runner: GPUModelRunner) -> No
     assert drafts.step(batch, [1], 4) == "1 without"
     runner.step(new=[arrival("a")])
     runner.step(finished=["a"])
-    assert len(drafts.lookup.calls) == asked + 1, "asked again after so many faults"
-    assert drafts.snapshot()["adapter_faults"] == MAX_FAULTS + 1
+    assert len(drafts.lookup.calls) == asked, "asked again after so many faults"
+    assert drafts.snapshot()["adapter_faults"] == MAX_FAULTS
     assert drafts in running()
+
+
+def test_nobody_drafts_from_another_tenants_text_after_an_arrival_that_failed(
+    runner: GPUModelRunner,
+) -> None:
+    """The device still has tenant A's number and limit in the row that tenant B got."""
+    drafts = runner.speculator
+    runner.step(new=[arrival("a", salt="tenant-A")])
+    runner.step(finished=["a"])
+    drafts.lookup.fails = True
+    runner.step(new=[arrival("b", salt="tenant-B")])
+    drafts.lookup.fails = False
+    asked = len(drafts.lookup.calls)
+    assert drafts.step(SimpleNamespace(num_reqs=1, idx_mapping=[0]), [1], 4) == "1 without"
+    runner.step(finished=["b"], new=[arrival("c")])
+    assert drafts.lookup.calls[asked:] == [], "tenant B's output was kept as tenant A's"
+    assert drafts.stopped
+    assert drafts.faults == 1
+
+
+def test_a_request_that_cannot_be_read_costs_its_own_drafts_only(runner: GPUModelRunner) -> None:
+    calls = runner.speculator.lookup.calls
+    bad = arrival("bad", salt="tenant")
+    del bad.sampling_params
+    runner.step(new=[arrival("a", salt="tenant"), bad, arrival("c")])
+    assert calls == [("arrive", [0, 1, 2], [0, 0, 1], [4, 0, 4])]
+    runner.step(finished=["a", "bad", "c"])
+    assert calls[1:] == [("append", [0, 2], [7, 7])]
+    assert runner.speculator.faults == 1
+    assert not runner.speculator.stopped
+
+
+def test_an_id_used_again_shares_only_if_its_new_request_does(runner: GPUModelRunner) -> None:
+    calls = runner.speculator.lookup.calls
+    runner.step(new=[arrival("a")])
+    # Ended unseen, as after a fault.
+    runner.req_states.req_id_to_index.clear()
+    runner.step(new=[arrival("a", params={"extra_args": {"specplug": {"share": False}}})])
+    runner.step(finished=["a"])
+    assert [call[0] for call in calls] == ["arrive", "arrive"]
+
+
+def test_a_kernel_that_does_not_start_leaves_an_engine_without_drafts(
+    runner: GPUModelRunner,
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("Triton Error [CUDA]: invalid argument")
+
+    drafts = runner.speculator
+    lines: list[Any] = []
+    drafts.log = SimpleNamespace(exception=lambda *line: lines.append(line))
+    drafts.lookup.warm = refuse
+    drafts.warm()
+    runner.step(new=[arrival("a")])
+    assert drafts.step(SimpleNamespace(num_reqs=1, idx_mapping=[0]), [1], 4) == "1 without"
+    assert drafts.lookup.calls == []
+    assert len(lines) == 1
+
+
+def test_the_names_of_tenants_do_not_grow_without_bound(
+    runner: GPUModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = runner.speculator
+    monkeypatch.setattr(drafts, "_namespaces", Namespaces(remembered=8))
+    for i in range(100):
+        runner.step(new=[arrival("r", salt=f"tenant {i}")])
+        runner.step(finished=["r"])
+    runner.step(new=[arrival("r", salt="tenant 0")])
+    numbers = [call[2][0] for call in drafts.lookup.calls if call[0] == "arrive"]
+    assert numbers == list(range(101)), "a number went to another tenant"
+    assert len(drafts._namespaces._numbers) == 8
+    assert not drafts._kept or list(drafts._kept) == ["r"]
 
 
 def test_a_runner_with_another_speculator_is_left_alone(runner: GPUModelRunner) -> None:
