@@ -23,6 +23,14 @@ import triton.language as tl
 _compiled: Any = triton.jit(do_not_specialize=["count", "most"])
 
 
+@triton.jit
+def lengths_of_those_who_want(lengths, limits, sampled, state, at, there):
+    """How many tokens the requests of a tile have; 0 where nothing is to be drafted."""
+    wants = tl.load(sampled + at, mask=there, other=0) > 0
+    wants = wants & (tl.load(limits + state, mask=there, other=0) > 0)
+    return tl.where(wants, tl.load(lengths + state, mask=there, other=0).to(tl.int64), 0)
+
+
 @_compiled
 def scan_requests(
     tokens,  # int32 [R, stride]
@@ -43,10 +51,7 @@ def scan_requests(
     at = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     there = at < count
     state = tl.load(rows + at, mask=there, other=0).to(tl.int64)
-    length = tl.load(lengths + state, mask=there, other=0).to(tl.int64)
-    wants = tl.load(sampled + at, mask=there, other=0) > 0
-    wants = wants & (tl.load(limits + state, mask=there, other=0) > 0)
-    length = tl.where(wants, length, 0)
+    length = lengths_of_those_who_want(lengths, limits, sampled, state, at, there)
     text = tokens + state * stride
     place = tl.program_id(1) * span + tl.arange(0, span)
     alive = (place[None, :] >= 1) & (place[None, :] < length[:, None])
@@ -83,47 +88,50 @@ def scan_ring(
     columns,
     first,
     count,
+    spans,  # per program
     shortest: tl.constexpr,
     longest: tl.constexpr,
     tile_rows: tl.constexpr,
     span: tl.constexpr,
     block: tl.constexpr,
 ):
-    """The best match of every request in the ring, per span of places, each read for ``tile_rows`` requests at once."""
+    """The best match of every request in the ring, per ``spans`` spans of places, read for ``tile_rows`` requests."""
     at = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     there = at < count
     state = tl.load(rows + at, mask=there, other=0).to(tl.int64)
-    length = tl.load(lengths + state, mask=there, other=0).to(tl.int64)
-    wants = tl.load(sampled + at, mask=there, other=0) > 0
-    wants = wants & (tl.load(limits + state, mask=there, other=0) > 0)
-    length = tl.where(wants, length, 0)
+    length = lengths_of_those_who_want(lengths, limits, sampled, state, at, there)
     text = tokens + state * stride
     mine = tl.load(namespaces + state, mask=there, other=0)
-    place = tl.program_id(1) * span + tl.arange(0, span)
-    inside = place < capacity
-    following = tl.load(ring + place, mask=inside, other=-1)
-    owner = tl.load(owners + place // block, mask=inside, other=0)
-    alive = (following >= 0)[None, :] & (owner[None, :] == mine[:, None])
-    alive = alive & (length > 0)[:, None]
-    matched = tl.zeros([tile_rows, span], dtype=tl.int32)
-    step = 0
-    going = tl.max(alive.to(tl.int32))
-    while (step < longest) & (going > 0):
-        wanted = tl.load(text + length - 1 - step, mask=length > step, other=-1)
-        # A division by a number known only here would cost more than all the rest.
-        before = place - 1 - step
-        before = tl.where(before < 0, before + capacity, before)
-        found = tl.load(ring + before, mask=inside, other=-1)
-        alive = alive & (wanted[:, None] >= 0) & (found[None, :] == wanted[:, None])
-        matched += alive.to(tl.int32)
-        step += 1
+    newest = (tl.load(end) % capacity).to(tl.int32)
+    top = tl.zeros([tile_rows], dtype=tl.int64)
+    number = 0
+    while number < spans:
+        place = (tl.program_id(1) * spans + number) * span + tl.arange(0, span)
+        inside = place < capacity
+        following = tl.load(ring + place, mask=inside, other=-1)
+        owner = tl.load(owners + place // block, mask=inside, other=0)
+        alive = (following >= 0)[None, :] & (owner[None, :] == mine[:, None])
+        alive = alive & (length > 0)[:, None]
+        matched = tl.zeros([tile_rows, span], dtype=tl.int32)
+        step = 0
         going = tl.max(alive.to(tl.int32))
-    age = (tl.load(end) % capacity).to(tl.int32) - place
-    age = tl.where(age <= 0, age + capacity, age)
-    score = (matched.to(tl.int64) << 41) + (capacity - age)[None, :]
-    score = tl.where(matched >= shortest, score, 0)
-    column = first + tl.program_id(1)
-    tl.store(best + at.to(tl.int64) * columns + column, tl.max(score, axis=1), mask=there)
+        while (step < longest) & (going > 0):
+            wanted = tl.load(text + length - 1 - step, mask=length > step, other=-1)
+            # A division by a number known only here would cost more than all the rest.
+            before = place - 1 - step
+            before = tl.where(before < 0, before + capacity, before)
+            found = tl.load(ring + before, mask=inside, other=-1)
+            alive = alive & (wanted[:, None] >= 0) & (found[None, :] == wanted[:, None])
+            matched += alive.to(tl.int32)
+            step += 1
+            going = tl.max(alive.to(tl.int32))
+        age = newest - place
+        age = tl.where(age <= 0, age + capacity, age)
+        score = (matched.to(tl.int64) << 41) + (capacity - age)[None, :]
+        score = tl.where(matched >= shortest, score, 0)
+        top = tl.maximum(top, tl.max(score, axis=1))
+        number += 1
+    tl.store(best + at.to(tl.int64) * columns + first + tl.program_id(1), top, mask=there)
 
 
 @_compiled

@@ -34,7 +34,8 @@ class LookupSettings:
         minimum=0.0,
         maximum=4096.0,
         help="Memory on the device for the outputs of finished requests, in MB (2**20 bytes), about 247,000 tokens "
-        "each; all of it is read at every step. 0 keeps none, so that requests share nothing.",
+        "each, without the arrays that a look-up works in; all of it is read at every step. 0 keeps none, so that "
+        "requests share nothing.",
     )
     shortest: int = option(
         1, minimum=1, maximum=32, help="Matches of fewer tokens are not drafted from."
@@ -56,6 +57,8 @@ class Tiles(NamedTuple):
         ring_rows, ring_span: the same for the ring.
         copied: tokens copied to the ring by one program.
         written: requests whose drafts are written by one program.
+        ring_programs: the most programs that share the ring; in a longer one each goes over several tiles. This
+            bounds the grid (CUDA allows 65,535 beside the first axis) and what the best matches of tiles take.
     """
 
     own_rows: int = 1
@@ -64,6 +67,7 @@ class Tiles(NamedTuple):
     ring_span: int = 256
     copied: int = 1024
     written: int = 1
+    ring_programs: int = 1024
 
 
 def check(options: Any, where: str) -> LookupSettings:
@@ -142,7 +146,9 @@ class DeviceLookup:
         self._namespaces = filled((rows,), 0, torch.int32)
         self._limits = filled((rows,), 0, torch.int32)
         self._own_columns = -(-tokens.shape[1] // self.tiles.own_span)
-        ring_columns = -(-len(self._ring) // self.tiles.ring_span) if self.keeps else 0
+        spans = -(-len(self._ring) // self.tiles.ring_span) if self.keeps else 0
+        self._ring_spans = -(-spans // self.tiles.ring_programs)
+        ring_columns = -(-spans // self._ring_spans) if self.keeps else 0
         self._best = filled((requests, self._own_columns + ring_columns), 0, torch.int64)
         self._drafts = filled((requests, width), PADDING, torch.int64)
         self.counts = filled((requests,), 0, torch.int32)
@@ -158,7 +164,11 @@ class DeviceLookup:
         self.appended = 0
 
     def memory(self) -> dict[str, int]:
-        """Bytes on the device: the ring, which is what ``store_mb`` limits, and everything else."""
+        """Bytes on the device: the ring, which is what ``store_mb`` limits, and everything else.
+
+        The latter is 12 bytes per request, ``8 K`` per draft, and one number of 8 bytes per request and program: for
+        texts of up to ``L`` tokens and a ring of ``C``, at most ``L / own_span`` and ``ring_programs`` of them.
+        """
         ring = sum(t.numel() * t.element_size() for t in (self._ring, self._owners))
         rest = (self._namespaces, self._limits, self._best, self._drafts, self.counts)
         return {"ring": ring, "other": sum(t.numel() * t.element_size() for t in rest)}
@@ -227,7 +237,8 @@ class DeviceLookup:
                 *(self._ring, self._owners, self._end, len(self._ring)),
                 *(*requests, self._namespaces, self._limits, rows, sampled),
                 *(self._best, columns, self._own_columns, count),
-                *(settings.shortest, settings.longest, tiles.ring_rows, tiles.ring_span, BLOCK),
+                *(self._ring_spans, settings.shortest, settings.longest),
+                *(tiles.ring_rows, tiles.ring_span, BLOCK),
             )
         kernels.write_drafts[(-(-count // tiles.written),)](
             *(self._best, columns, self._ring, self._end, len(self._ring)),

@@ -78,7 +78,10 @@ def test_the_size_of_tiles_changes_no_draft() -> None:
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, 3, (5, 100)).tolist()
     drafts = []
-    for tiles in (Tiles(2, 32, 1, 64, 32, 4), Tiles(), Tiles(8, 128, 2, 1024, 16, 2), SMALL):
+    for tiles in (
+        *(Tiles(2, 32, 1, 64, 32, 4), Tiles(), Tiles(8, 128, 2, 1024, 16, 2), SMALL),
+        *(Tiles(ring_span=16, ring_programs=most) for most in (1, 3)),
+    ):
         three = Three(5, 100, 10, RULE, 6, tiles)
         for row, text in enumerate(tokens):
             three.put(row, text, 0, 9)

@@ -15,7 +15,9 @@ from specplug.reference import flat_match as slow
 #: Bytes of a block of the ring, its owner included.
 BLOCK_MB = 68 / 2**20
 #: A tile size of one is legal too, but slow.
-SMALL = Tiles(own_rows=64, own_span=32, ring_rows=64, ring_span=32, copied=32, written=64)
+SMALL = Tiles(
+    own_rows=64, own_span=32, ring_rows=64, ring_span=32, copied=32, written=64, ring_programs=2
+)
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +106,8 @@ def random_three(rng: np.random.Generator, rows: int, **known: Any) -> Three:
     """Sizes, rule and tiles at random."""
     rule = flat_match.Rule(*(int(rng.integers(*r)) for r in ((1, 4), (4, 13), (0, 3), (0, 9))))
     tiles = Tiles(
-        *(int(2 ** rng.integers(*r)) for r in ((5, 10), (4, 7), (5, 10), (4, 7), (5, 8), (5, 10)))
+        *(int(2 ** rng.integers(*r)) for r in ((5, 10), (4, 7), (5, 10), (4, 7), (5, 8), (5, 10))),
+        ring_programs=int(rng.integers(1, 5)),
     )
     length, blocks, width = (int(rng.integers(*r)) for r in ((1, 40), (4, 8), (0, 9)))
     return Three(rows, length, blocks, rule, width, tiles)
