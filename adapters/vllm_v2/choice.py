@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from specplug.errors import HostMismatchError
+from specplug.errors import HostMismatchError, SettingsError
 
 #: vLLM's own switch between its model runners.
 VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
@@ -18,8 +18,9 @@ PARALLEL = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "data_parallel_size",
-    "prefill_context_parallel_size",
 )
+#: V1 has none of it, and what was said of :data:`PARALLEL` holds for V2.
+NOWHERE = "prefill_context_parallel_size"
 
 
 class Door(NamedTuple):
@@ -76,7 +77,16 @@ def choose(engine_args: Any, parallel: Any = None, only_v1: str = "") -> Door:
         engine_args: what the user wrote.
         parallel: vLLM's ``ParallelConfig``, if that is known.
         only_v1: why the method cannot have V2, or an empty string.
+
+    Raises:
+        SettingsError: what neither runner can do with a method of ours.
     """
+    size = int(getattr(engine_args, NOWHERE, 1) or 1)
+    if size > 1:
+        raise SettingsError(
+            f"methods of specplug do not work with {NOWHERE}={size}: vLLM's V1 model runner does not have it, and in "
+            "V2 specplug drafts for one GPU; use 1"
+        )
     said = wished()
     if said is not None:
         return Door(said, f"{VARIABLE}={os.environ[VARIABLE]}", asked=True)

@@ -165,6 +165,21 @@ def test_what_v2_cannot_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPa
         assert is_v1(made(**{name: 2}))
 
 
+@pytest.mark.parametrize("asked", ["0", "1", None])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_prefill_context_parallelism_is_refused_in_both_runners(
+    asked: str | None, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went to V1 before, where vLLM then refused it without a word about specplug."""
+    if asked:
+        monkeypatch.setenv(vllm_v2.VARIABLE, asked)
+    with (
+        platform(gpu=gpu),
+        pytest.raises(SettingsError, match=r"prefill_context_parallel_size=2: .* use 1"),
+    ):
+        made(prefill_context_parallel_size=2)
+
+
 @pytest.mark.parametrize("asked", ["1", None])
 def test_adaptive_over_ngram_is_refused_before_the_model_loads(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
