@@ -41,12 +41,17 @@ READS = ("item", "_local_scalar_dense", "nonzero", "equal")
 class Count(TorchDispatchMode):
     """Counts what runs on the device, what crosses, and what the host waits for, in one step.
 
+    Args:
+        host: buffers of the host.
+        stream: waited for where the adapter waits; None on a CPU, where nothing is ever under way.
+
     Attributes:
         found: launches (copies included), copies, bytes to the host and to the device, synchronisations.
     """
 
-    def __init__(self, host: Sequence[Any]) -> None:
+    def __init__(self, host: Sequence[Any], stream: Any = None) -> None:
         super().__init__()
+        self._stream = stream
         self._host = [tensor.untyped_storage().data_ptr() for tensor in host]
         self.found = dict.fromkeys(COUNTED, 0)
 
@@ -68,8 +73,10 @@ class Count(TorchDispatchMode):
             self.found[way] += tensor.numel() * tensor.element_size()
 
     def synchronize(self) -> None:
-        """In place of a stream's."""
+        """In place of a stream's, and that too: without it the host would read what has not arrived."""
         self.found["synchronisations"] += 1
+        if self._stream is not None:
+            self._stream.synchronize()
 
 
 class TimedExchange(Exchange):
@@ -153,8 +160,9 @@ class Batch:
     def counted(self) -> dict[str, int]:
         """One step; what it launches, moves and waits for, counted where it happens."""
         exchange = self.exchange
-        count = Count([exchange._host_in, exchange._host_out])
         away, exchange._away = exchange._away, True
+        stream = torch.accelerator.current_stream() if away else None
+        count = Count([exchange._host_in, exchange._host_out], stream)
         try:
             with patch("torch.accelerator.current_stream", lambda: count):
                 self.step(count)

