@@ -117,6 +117,7 @@ def test_what_one_request_said_is_drafted_for_the_next(device: EngineProcess, ta
     assert device.metrics().own["outputs_kept"] > 10
 
 
+@pytest.mark.long
 def test_aborted_and_preempted_requests_disturb_nobody(
     device: EngineProcess, plain: Driver, tally: Tally
 ) -> None:
@@ -135,6 +136,7 @@ def test_aborted_and_preempted_requests_disturb_nobody(
     assert device.metrics().own["adapter_faults"] == 0
 
 
+@pytest.mark.long
 def test_drafts_stay_within_a_grammar(device: EngineProcess, plain: Driver, tally: Tally) -> None:
     schema = {
         "type": "object",
@@ -149,6 +151,7 @@ def test_drafts_stay_within_a_grammar(device: EngineProcess, plain: Driver, tall
     check_greedy(plain, tally, "with a grammar", want.prompt_token_ids, want.only, got.only)
 
 
+@pytest.mark.long
 def test_answers_at_a_temperature_have_drafts_too(device: EngineProcess) -> None:
     prompts = [VARIED[name] for name in ("repeat-line", "repeat-numbers")]
     before = device.metrics()
