@@ -45,6 +45,18 @@ class LayerSkipSettings:
         """
         _layers_of(self)
 
+    def plan(self, layers: int) -> Plan:
+        """What a draft pass runs of a model of ``layers`` layers.
+
+        Raises:
+            SettingsError: see :meth:`preflight`.
+            SkipPlanError: layers that the model does not have, or layer 0.
+        """
+        skipped = _layers_of(self)
+        if self.exit_layer is not None:
+            return Plan.early_exit(layers, self.exit_layer)
+        return Plan.skipping(layers, skipped, skipped)
+
 
 @dataclass
 class _Draft:
@@ -69,7 +81,7 @@ class LayerSkipProposer:
 
     def __init__(self, context: Context, settings: LayerSkipSettings) -> None:
         self._settings = settings
-        self._skipped = _layers_of(settings)
+        _layers_of(settings)
         self._executor: BatchExecutor | None = None
         self._plan: Plan | None = None
         self.rule: StopRule = Paying() if settings.pays else Always()
@@ -77,6 +89,7 @@ class LayerSkipProposer:
         self._last: dict[int, int] = {}
         self._drafts: dict[int, _Draft] = {}
         self._ended = 0.0
+        self._before: frozenset[str] = frozenset()
 
     def use_layers(self, executor: BatchExecutor) -> None:
         """The engine is ready.
@@ -84,11 +97,7 @@ class LayerSkipProposer:
         Raises:
             SkipPlanError: the options name layers that its model does not have.
         """
-        layers = executor.layers
-        if self._settings.exit_layer is not None:
-            self._plan = Plan.early_exit(layers, self._settings.exit_layer)
-        else:
-            self._plan = Plan.skipping(layers, self._skipped, self._skipped)
+        self._plan = self._settings.plan(executor.layers)
         self._executor = executor
 
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
@@ -96,6 +105,7 @@ class LayerSkipProposer:
         self._ids[slot] = request.request_id
         self._last[slot] = int(history[-1]) if len(history) else -1
         self._drafts.pop(slot, None)
+        self._before -= {request.request_id}
 
     def observe(self, observed: Observed) -> None:
         """See how the newest drafts fared."""
@@ -112,7 +122,9 @@ class LayerSkipProposer:
             pairs = enumerate(zip(judged, tokens, strict=False))
             wrong = next((place for place, (ours, its) in pairs if ours != its), None)
             if wrong is None:
-                feedback = Feedback(tuple(draft.confidences[: len(judged)]), len(judged))
+                right = len(judged)
+                # The last token of a step is the target's own: it judges, but nothing is gained by it.
+                feedback = Feedback(tuple(draft.confidences[:right]), right, len(tokens) - 1)
             else:
                 feedback = Feedback(tuple(draft.confidences), wrong)
             self.rule.observe(feedback)
@@ -120,7 +132,8 @@ class LayerSkipProposer:
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Pass after pass, for the rows that still have room."""
         executor, plan = self._executor, self._plan
-        if executor is None or plan is None or len(slots) == 0:
+        before, self._before = self._before, frozenset(self._ids[slot] for slot in slots.tolist())
+        if executor is None or plan is None or not self._before:
             return
         began = time.perf_counter()
         step = began - self._ended
@@ -130,8 +143,9 @@ class LayerSkipProposer:
         places = self._pass_all(executor, plan, rows, ceilings, out)
         self._ended = time.perf_counter()
         timed = getattr(self.rule, "timed", None)
-        # The first step of all has no step before it to be measured from.
-        if places and timed is not None and step < began:
+        # What passed since the last call was one step only if all of these requests were in it: otherwise it may have
+        # been a prefill, or hours without requests.
+        if places and timed is not None and self._before <= before:
             timed((self._ended - began) / places, step)
 
     def finish(self, slot: int, keep: bool) -> None:

@@ -101,8 +101,9 @@ class PayingOptions:
         bins: of confidence, each with its own acceptance rate.
         prior: tokens that each bin starts with as if it had seen them, at the rate of its confidence.
         forget: weight that one verification leaves to the past.
-        trials: drafts that are made before it may switch itself off.
-        first_pause: verifications without a draft when it does; doubled every time, up to ``longest_pause``.
+        trials: steps with drafts before it may switch itself off.
+        first_pause: steps without a draft when it does, of those that had room for one; doubled every time, up to
+            ``longest_pause``.
         longest_pause: see ``first_pause``.
     """
 
@@ -119,7 +120,8 @@ class Paying:
 
     Learns how often tokens of each confidence are accepted. With the chance ``s`` that all drafts so far hold and
     ``n`` of them, a step is expected to emit ``1 + sum of s`` tokens in ``1 + n * cost`` plain steps; one more is worth
-    its time if it adds more tokens per time than that.
+    its time if it adds more tokens per time than that. A batch counts as one step, judged when the next one begins, and
+    steps in which nothing could be drafted (no room, no wish) do not count.
 
     Args:
         draft_cost: of a draft pass, in plain steps; None measures it.
@@ -161,6 +163,8 @@ class Paying:
         self._next_pause = self.options.first_pause
         self._trials = self.options.trials
         self._gain = 0.0
+        self._asked = False
+        self._rows, self._step_gain = 0, 0.0
         self.begin()
 
     def timed(self, draft_seconds: float, verify_seconds: float) -> None:
@@ -175,17 +179,21 @@ class Paying:
 
     @property
     def paused(self) -> int:
-        """Verifications for which nothing will be drafted."""
+        """Steps, of those with room for a draft, in which nothing will be drafted."""
         return self._pause
 
     def begin(self) -> None:
-        """Nothing is drafted yet."""
+        """Nothing is drafted yet; the last step is judged, once, however many rows it had."""
+        if self._rows:
+            self._judge(self._step_gain / self._rows)
+        self._rows, self._step_gain, self._asked = 0, 0.0, False
         self._survival = 1.0
         self._tokens = 1.0
         self._time = 1.0
 
     def runs(self) -> bool:
         """Whether a draft of average confidence would pay for its pass and its verification."""
+        self._asked = True
         if self._pause > 0:
             return False
         if self._trials > 0 and self._time == 1.0:
@@ -198,7 +206,9 @@ class Paying:
         self._used *= self.options.forget
         self._used[self._bin(confidence)] += 1.0
         survival = self._survival * float(self._rates()[self._bin(confidence)])
-        if not self._pays(survival, self.verify_cost):
+        # A trial whose first token is not verified would teach nothing.
+        tries = self._trials > 0 and self._tokens == 1.0
+        if not tries and not self._pays(survival, self.verify_cost):
             return False
         self._survival = survival
         self._tokens += survival
@@ -206,11 +216,12 @@ class Paying:
         return True
 
     def observe(self, feedback: Feedback) -> None:
-        """Learn from what was verified; decide whether to pause."""
+        """Learn from what was verified."""
+        if not self._asked:  # nothing could be drafted, which says nothing about drafts
+            return
+        self._rows += 1
+        self._step_gain += feedback.gained - (self._time - 1.0)
         if self._pause > 0:
-            self._pause -= 1
-            if self._pause == 0:
-                self._trials, self._gain = self.options.trials, 0.0
             return
         self._seen *= self.options.forget
         self._kept *= self.options.forget
@@ -218,11 +229,19 @@ class Paying:
         for place, value in enumerate(feedback.confidences[: feedback.accepted + 1]):
             self._seen[self._bin(value)] += 1.0
             self._kept[self._bin(value)] += place < feedback.accepted
-        self._judge(feedback)
 
-    def _judge(self, feedback: Feedback) -> None:
-        """Tokens gained less time spent in this round of drafts; a round that loses ends in a pause."""
-        self._gain = self.options.forget * self._gain + feedback.accepted - (self._time - 1.0)
+    def _judge(self, gain: float) -> None:
+        """Tokens gained less time spent in this round of drafts; a round that loses ends in a pause.
+
+        Args:
+            gain: of one step, mean over its requests, since a pass for all delays each of them.
+        """
+        if self._pause > 0:
+            self._pause -= 1
+            if self._pause == 0:
+                self._trials, self._gain = self.options.trials, 0.0
+            return
+        self._gain = self.options.forget * self._gain + gain
         if self._trials > 0:
             self._trials -= 1
             return

@@ -24,11 +24,19 @@ class Feedback(NamedTuple):
 
     Attributes:
         confidences: of the drafted tokens, in order; see :meth:`StopRule.proposes`.
-        accepted: how many of them the target kept.
+        accepted: how many of them were right.
+        verified: drafted tokens that the target verified, if a controller cut the draft; None: all. One more than these
+            can be known to be right, by the target's own token, without having gained anything.
     """
 
     confidences: tuple[float, ...]
     accepted: int
+    verified: int | None = None
+
+    @property
+    def gained(self) -> int:
+        """Tokens that the draft added to the step."""
+        return self.accepted if self.verified is None else min(self.accepted, self.verified)
 
     @property
     def drafted(self) -> int:
@@ -102,7 +110,11 @@ class StopRule(Protocol):
         """Whether the position is proposed, by the largest probability in its ``q``; false ends the draft."""
 
     def observe(self, feedback: Feedback) -> None:
-        """One request was verified; a draft that ended before its first token counts too."""
+        """One request was verified; a draft that ended before its first token counts too.
+
+        Called any number of times per :meth:`begin`, once for each request of the batch, also for requests that had no
+        room for a draft.
+        """
 
 
 class BatchExecutor(Protocol):

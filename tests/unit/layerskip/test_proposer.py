@@ -9,7 +9,9 @@ import pytest
 
 from specplug.errors import SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
+from specplug.proposers.layerskip import proposer as proposer_module
 from specplug.proposers.layerskip.proposer import LayerSkipProposer, LayerSkipSettings
+from specplug.proposers.layerskip.stopping import Paying
 from specplug.session import Session
 from specplug.types import TOKEN_DTYPE, Context, Request
 
@@ -100,8 +102,72 @@ def test_what_was_accepted_is_learned() -> None:
         history += emitted
     step(session, {"0": history})
     # Of the last draft one token was judged at all: the target's own token was what it began with.
-    judged = [(feedback.drafted, feedback.accepted) for feedback in seen]
-    assert judged == [(4, 2), (4, 4), (4, 0), (1, 1)]
+    judged = [(feedback.drafted, feedback.accepted, feedback.gained) for feedback in seen]
+    assert judged == [(4, 2, 2), (4, 4, 4), (4, 0, 0), (1, 1, 0)]
+
+
+def serve(session: Session, name: str, steps: int, **request: object) -> int:
+    """A request whose tokens count up; how many of its steps had a draft."""
+    history = np.array([1], TOKEN_DTYPE)
+    session.begin(Request(name, prompt_length=1, **request), history)  # type: ignore[arg-type]
+    drafted = 0
+    for _ in range(steps):
+        length = int(session.step([name], [history]).lengths[0])
+        drafted += length > 0
+        more = (history[-1] + np.arange(1, length + 2)) % 100
+        history = np.concatenate([history, more]).astype(TOKEN_DTYPE)
+    session.finish(name)
+    return drafted
+
+
+def paying(engine: Engine, cost: float = 0.1) -> Session:
+    context = Context(vocab_size=100, max_length=4096, max_draft=3, max_requests=2)
+    proposer = LayerSkipProposer(context, LayerSkipSettings(exit_layer=2))
+    proposer.rule = Paying(cost)
+    proposer.use_layers(engine)
+    return Session(proposer, context, on_fault="raise")
+
+
+def test_requests_without_drafts_do_not_stop_those_of_others() -> None:
+    """As those that sample with a seed: they want none, which says nothing about drafts."""
+    session = paying(Engine())
+    for number in range(10):
+        assert serve(session, f"0{number}", 50, draft_limit=0) == 0
+    assert [serve(session, f"00{number}", 50) for number in range(3)] == [50, 50, 50]
+
+
+def test_ends_of_blocks_do_not_stop_drafts() -> None:
+    """No slot is left in every eighth step."""
+    engine = Engine()
+    session = paying(engine)
+    calls = iter(range(10_000))
+    engine.rooms = lambda ids: np.full(len(ids), 0 if next(calls) % 8 == 7 else 9, np.int32)  # type: ignore[method-assign]
+    assert serve(session, "0", 400) == 350
+
+
+def test_time_without_requests_is_not_the_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes of 1 second, steps of 4, and an hour before every request."""
+    clock = [0.0]
+    monkeypatch.setattr(proposer_module.time, "perf_counter", lambda: clock[0])
+
+    class Slow(Engine):
+        def run(self, *arguments: object) -> tuple[np.ndarray, np.ndarray]:
+            clock[0] += 1.0
+            return super().run(*arguments)  # type: ignore[arg-type]
+
+    session = paying(Slow(), 0.0)
+    seen: list[tuple[float, float]] = []
+    session.proposer.rule.timed = lambda *seconds: seen.append(seconds)
+    # The same name in the end: it is another request.
+    for name in ("0", "00", "00"):
+        clock[0] += 3600.0
+        history = [1]
+        for _ in range(3):
+            step(session, {name: history})
+            clock[0] += 4.0
+            history = history + [(history[-1] + i) % 100 for i in range(1, 5)]
+        session.finish(name)
+    assert seen == [(1.0, 4.0)] * 6
 
 
 def test_without_an_engine_nothing_is_drafted() -> None:

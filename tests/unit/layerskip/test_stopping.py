@@ -142,8 +142,93 @@ def test_nothing_is_learned_about_what_was_never_judged() -> None:
     one, other = Paying(0.2), Paying(0.2)
     for rule, confidences in ((one, (0.9, 0.1)), (other, (0.9, 0.1, 0.4, 0.4))):
         rule.begin()
+        assert rule.runs()
+        unlearned = rule._rates().tolist()
         rule.observe(Feedback(confidences, 1))
+        assert rule._rates().tolist() != unlearned
     assert one._rates().tolist() == other._rates().tolist()
+
+
+def step(rule: Paying, right: bool, rows: int = 1, most: int = 3) -> int:
+    """One step of a batch; how many tokens it drafted, all of them right or none."""
+    rule.begin()
+    count = 0
+    while count < most and rule.runs() and rule.proposes(0.8):
+        count += 1
+    for _ in range(rows):
+        rule.observe(Feedback((0.8,) * count, count if right else 0))
+    rule.begin()
+    return count
+
+
+def test_steps_without_room_for_a_draft_neither_pause_nor_shorten_a_pause() -> None:
+    """One step in eight, with blocks of 16 tokens; a request that wants no drafts in every step."""
+    rule = Paying(0.1)
+    for _ in range(50):
+        assert step(rule, True) == 3
+        for _ in range(3):
+            rule.observe(Feedback((), 0))
+            rule.begin()
+    while rule.paused == 0:
+        step(rule, False)
+    left = rule.paused
+    for _ in range(left):
+        rule.observe(Feedback((), 0))
+        rule.begin()
+    assert rule.paused == left
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 300])
+def test_a_batch_is_one_trial_and_shortens_a_pause_by_one_step(rows: int) -> None:
+    """Two bad steps of a large batch must not end drafting, nor a pause be over, or longer, by one step."""
+    rule = Paying(0.1)
+    for number in range(40):
+        assert step(rule, number > 1, rows) > 0
+    while rule.paused == 0:
+        step(rule, False, rows)
+    for left in range(rule.options.first_pause - 1, -1, -1):
+        assert step(rule, False, rows) == 0
+        assert rule.paused == left
+
+
+def test_rows_that_gain_pay_for_those_that_do_not() -> None:
+    """The mean over the batch decides."""
+    rule = Paying(0.2, 0.0)
+    for _ in range(100):
+        rule.begin()
+        count = 0
+        while count < 3 and rule.runs() and rule.proposes(0.8):
+            count += 1
+        assert count > 0
+        for accepted in (count, count, count, 0):
+            rule.observe(Feedback((0.8,) * count, accepted))
+
+
+def test_a_drafter_that_becomes_good_at_the_same_confidence_is_found_again() -> None:
+    """A trial whose tokens are never verified could not find out."""
+    rule = Paying(0.1)
+    for _ in range(1000):
+        step(rule, False, 32)
+    steps = 0
+    while sum(step(rule, True, 32) for _ in range(50)) < 100:
+        steps += 50
+        assert steps < 5000
+
+
+def test_tokens_that_were_never_verified_gain_nothing_but_teach() -> None:
+    """A controller cut every draft to nothing; that the target said the same shows that they were right."""
+    rule = Paying(0.5)
+    before = rule._average()
+    for _ in range(5):
+        rule.begin()
+        assert rule.runs()
+        assert rule.proposes(0.8)
+        rule.observe(Feedback((0.8,), 1, verified=0))
+    rule.begin()
+    assert rule.paused > 0
+    assert rule._average() > before
+    assert Feedback((0.8, 0.8), 2, verified=1).gained == 1
+    assert Feedback((0.8, 0.8), 2).gained == 2
 
 
 @pytest.mark.parametrize(
