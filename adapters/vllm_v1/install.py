@@ -12,7 +12,7 @@ from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import layers, metrics, requirements, salts
 from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse, refuse_v2
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
-from specplug.adapters.vllm_v1.options import ALIASES, is_ours, translate, unpack
+from specplug.adapters.vllm_v1.options import ALIASES, Choice, is_ours, translate, unpack
 from specplug.adapters.vllm_v1.setup import tokenizer_digest
 from specplug.errors import SettingsError
 
@@ -75,7 +75,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             salts.carry(load=True)
             metrics.offer()
             parallel = kwargs.get("target_parallel_config", args[1] if len(args) > 1 else None)
-            only_v1 = "layers cannot be skipped in V2" if config["method"] == layers.METHOD else ""
+            only_v1 = "layers cannot be skipped in V2" if config["method"] in layers.NAMES else ""
             door = vllm_v2.choose(self, parallel, only_v1)
         if is_adaptive(config):
             translated, scheduler = translate_adaptive(config)
@@ -93,13 +93,15 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             translated = translate(config)
             if door is not None:
                 host_logger("vllm").info("specplug: in vLLM's %s", door)
-                if config["method"] == layers.METHOD:
+                target = kwargs.get("target_model_config", args[0] if args else None)
+                if config["method"] in layers.NAMES:
                     layers.refuse(self, door.v2)
+                    layers.refuse_model(_choice(translated).options, target)
                 if door.v2:
                     translated = vllm_v2.prepare(self, translated)
                 else:
                     vllm_v2.refuse_v1(translated)
-                _preflight(translated, kwargs.get("target_model_config", args[0] if args else None))
+                _preflight(translated, target)
         if translated is not config:
             self.speculative_config = translated
             # Consumed: vLLM would complain that they are given twice.
@@ -114,15 +116,22 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:
     """Whether the proposer could start with this model: a missing file is found before the model loads."""
-    choice = unpack(str(translated["model"]).rpartition(".")[2])
-    if choice is None or model_config is None:
+    if model_config is None:
         return
+    choice = _choice(translated)
     worker = SimpleNamespace(model_config=model_config)
     registry.preflight(
         *(ALIASES.get(choice.name, choice.name), choice.options),
         lambda: int(model_config.get_vocab_size()),
         functools.partial(tokenizer_digest, worker),
     )
+
+
+def _choice(translated: Mapping[str, Any]) -> Choice:
+    """What :func:`translate` packed."""
+    choice = unpack(str(translated["model"]).rpartition(".")[2])
+    assert choice is not None
+    return choice
 
 
 def _merged(engine_args: Any) -> Any:

@@ -8,13 +8,14 @@ certain tokens. Passes run eagerly, whatever the engine compiles or captures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug import registry
 from specplug._host import HostSymbol, check_symbols
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
@@ -23,7 +24,15 @@ from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
 #: The registered form of the proposer that needs this.
 PROPOSER = "specplug.proposers.layerskip.proposer:LayerSkipProposer"
 METHOD = "specplug.layerskip"
-
+#: What users may call it.
+NAMES = (METHOD, f"specplug.{PROPOSER}")
+#: Of vLLM's ModelConfig, and what is wrong where it is true.
+_PROBLEMS = {
+    "use_mla": "not with multi-head latent attention (MLA) so far, whose cache was never tried",
+    "is_hybrid": "the model keeps recurrent state, which cannot be rolled back after a draft",
+    "is_attention_free": "the model keeps recurrent state, which cannot be rolled back after a draft",
+    "uses_mrope": "not with positions of several dimensions",
+}
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 #: The names of vLLM that only this method needs; it alone is refused where one is missing.
@@ -38,6 +47,12 @@ SYMBOLS = (
         "vllm.v1.attention.backend", "CommonAttentionMetadata", purpose="built: a draft pass"
     ),
     HostSymbol(_RUNNER, "GPUModelRunner.attn_groups", purpose="read: builders of metadata"),
+    HostSymbol(
+        "vllm.v1.worker.utils",
+        "AttentionGroup.build_metadata",
+        ("common_attn_metadata",),
+        purpose="called: metadata of a draft pass",
+    ),
     HostSymbol(_RUNNER, "GPUModelRunner.kv_cache_config", purpose="read: the kind of cache"),
     HostSymbol(_RUNNER, "GPUModelRunner.get_model", purpose="called: the target model"),
     HostSymbol(
@@ -51,7 +66,7 @@ def refuse(engine_args: Any, v2: bool) -> None:
     """Refuse what the passes cannot do, before the model loads.
 
     Raises:
-        SettingsError: the V2 model runner, several ranks, LoRA, or a KV cache that is sent elsewhere.
+        SettingsError: the V2 model runner, several ranks, LoRA, or a KV cache that is sent or kept elsewhere.
         HostMismatchError: this vLLM lacks a name that the passes need.
     """
     missing = [report.problem for report in check_symbols(SYMBOLS) if report.problem]
@@ -68,9 +83,35 @@ def refuse(engine_args: Any, v2: bool) -> None:
                 f"{METHOD}: not with {name} {value} so far, because only one rank drafts; set it to 1, or use "
                 "specplug.suffix"
             )
-    for name in ("enable_lora", "kv_transfer_config"):
+    for name in ("enable_lora", "kv_transfer_config", "kv_offloading_size"):
         if getattr(engine_args, name, None):
             raise SettingsError(f"{METHOD}: not with {name} so far; use specplug.suffix")
+
+
+def refuse_model(options: Mapping[str, Any], model_config: Any) -> None:
+    """Refuse what this model cannot do, as far as its configuration tells, before it loads.
+
+    Whether windows of attention get a cache of their own is decided later, by vLLM, and what its layers are called is
+    known when they are there: see :class:`LayerExecutor`.
+
+    Args:
+        options: of the proposer, checked.
+        model_config: vLLM's, of the target.
+
+    Raises:
+        SettingsError: layers that the model does not have, or a cache or positions of another kind.
+    """
+    for problem in _PROBLEMS:
+        if getattr(model_config, problem, False):
+            raise SettingsError(f"{METHOD}: {_PROBLEMS[problem]}; use specplug.suffix")
+    layers = getattr(getattr(model_config, "hf_text_config", None), "num_hidden_layers", None)
+    settings = registry.load(PROPOSER).settings_type
+    if not isinstance(layers, int) or settings is None:
+        return
+    try:
+        settings(**options).plan(layers)
+    except SkipPlanError as error:
+        raise SettingsError(f"{METHOD}: {error}") from None
 
 
 class LayerExecutor:
@@ -80,12 +121,14 @@ class LayerExecutor:
         runner: vLLM's model runner, its model loaded and its KV cache allocated.
 
     Raises:
-        SkipPlanError: a model that is not taken apart, or a cache that cannot be written twice.
+        SkipPlanError: a model that is not taken apart, a cache that cannot be written twice, or what :func:`refuse`
+            would have refused had it been asked.
     """
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
         self._model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+        self._check_place()
         self._blocks = _stack(self._model)
         self._check_cache()
 
@@ -160,7 +203,8 @@ class LayerExecutor:
         )
         metadata, mapping = {}, {}
         for group in runner.attn_groups[0]:
-            built = group.get_metadata_builder().build(0, common)
+            # Where the kernel's blocks are smaller than the cache's, the group maps the table.
+            built = group.build_metadata(common)
             for name in group.layer_names:
                 metadata[name], mapping[name] = built, slots
         with set_forward_context(
@@ -189,9 +233,26 @@ class LayerExecutor:
                 else:
                     block.forward = before
 
+    def _check_place(self) -> None:
+        """Once more where the layers are lent: proposers of other packages may ask for them, and vLLM may add to what
+        was configured."""
+        config = self._runner.vllm_config
+        parallel = config.parallel_config
+        for name in ("world_size", "data_parallel_size"):
+            value = int(getattr(parallel, name, 1))
+            if value > 1:
+                raise SkipPlanError(
+                    f"{METHOD}: not with {name} {value} so far, because only one rank drafts; use specplug.suffix"
+                )
+        for name in ("lora_config", "kv_transfer_config"):
+            if getattr(config, name, None) is not None:
+                raise SkipPlanError(f"{METHOD}: not with {name} so far; use specplug.suffix")
+
     def _check_cache(self) -> None:
         groups = self._runner.kv_cache_config.kv_cache_groups
         kinds = sorted({type(group.kv_cache_spec).__name__ for group in groups})
+        if len(groups) == 1 and "MLA" in kinds[0]:
+            raise SkipPlanError(f"{METHOD}: {_PROBLEMS['use_mla']}; use specplug.suffix")
         if len(groups) != 1 or kinds != ["FullAttentionSpec"]:
             raise SkipPlanError(
                 f"{METHOD}: the model's cache consists of {kinds} in {len(groups)} groups; only full attention can be "
@@ -225,6 +286,5 @@ def _stack(model: Any) -> list[Any]:
 
 
 def _pass_on(positions: Any, hidden_states: Any, residual: Any, *args: Any, **kwargs: Any) -> Any:
-    if residual is None:
-        return hidden_states.new_zeros(hidden_states.shape), hidden_states
+    # Layer 0, which makes the first residual, always runs.
     return hidden_states, residual

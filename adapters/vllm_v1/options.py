@@ -112,6 +112,9 @@ def _choose(config: Mapping[str, Any]) -> Choice:
             f"{PREFIX}{name}: the key 'specplug' must be an object of options, got {options!r}"
         )
     try:
+        if ":" not in name and name not in (known := {*registry.names(), *ALIASES}):
+            hint = did_you_mean(name, known)
+            raise SettingsError(f"speculative_config: unknown proposer {PREFIX + name!r}; {hint}")
         lookup = device.read(options, name)
         own = {key: v for key, v in options.items() if key not in ("controller", device.KEY)}
         checked = registry.check(ALIASES.get(name, name), own)
@@ -153,4 +156,4 @@ def _check_length(value: Any, where: str) -> None:
 
 
 def _available() -> str:
-    return ", ".join(PREFIX + name for name in registry.names())
+    return ", ".join(PREFIX + name for name in sorted({*registry.names(), *ALIASES}))

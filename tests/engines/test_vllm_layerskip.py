@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from specplug._host import check_symbols
-from specplug.adapters.vllm_v1.layers import SYMBOLS
+from specplug.adapters.vllm_v1.layers import SYMBOLS, LayerExecutor
 from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally, check_greedy, check_preemption
@@ -29,6 +34,38 @@ def skipping(start: Start, engine: Engine) -> EngineProcess:
 
 def test_every_name_is_there() -> None:
     assert [report.problem for report in check_symbols(SYMBOLS) if report.problem] == []
+
+
+def test_tables_are_mapped_where_the_kernel_has_smaller_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks of 32 tokens for the cache, of 16 for the kernel; vLLM's own group does it."""
+    import torch
+    from vllm.v1.worker.utils import AttentionGroup
+
+    built: list[Any] = []
+    group = AttentionGroup(
+        backend=object,  # type: ignore[arg-type]
+        layer_names=["a"],
+        kv_cache_spec=SimpleNamespace(block_size=32),  # type: ignore[arg-type]
+        kv_cache_group_id=0,
+        kernel_block_size=16,
+        kernel_block_table=torch.zeros(1, 4, 8, dtype=torch.int32),
+        kernel_block_offsets=torch.arange(2, dtype=torch.int32),
+        metadata_builders=[SimpleNamespace(build=lambda prefix, common: built.append(common))],  # type: ignore[list-item]
+    )
+    blocks = torch.tensor([[5, 7, 0], [0, 0, 0], [3, 0, 0]], dtype=torch.int32)
+    table = SimpleNamespace(block_size=32, block_table=SimpleNamespace(cpu=blocks))
+    executor = LayerExecutor.__new__(LayerExecutor)
+    executor._runner = SimpleNamespace(
+        input_batch=SimpleNamespace(block_table=[table]), attn_groups=[[group]], vllm_config=None
+    )
+    monkeypatch.setattr("vllm.forward_context.set_forward_context", lambda *_, **__: nullcontext())
+    positions = np.array([40, 9])
+    with executor._context([0, 2], torch.tensor(positions), positions):
+        pass
+    assert built[0].slot_mapping.tolist() == [7 * 32 + 8, 3 * 32 + 9]
+    assert built[0].block_table_tensor[:, :4].tolist() == [[10, 11, 14, 15], [6, 7, 0, 1]]
 
 
 def test_greedy_answers_are_those_of_plain_decoding(

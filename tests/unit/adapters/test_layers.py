@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specplug.adapters.vllm_v1 import install as installer
 from specplug.adapters.vllm_v1 import layers
 from specplug.adapters.vllm_v1.options import translate, unpack
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
@@ -40,6 +41,7 @@ def test_a_wrong_option_is_called_as_the_user_calls_it() -> None:
         ({"data_parallel_size": 4}, False, "not with data_parallel_size 4"),
         ({"enable_lora": True}, False, "not with enable_lora"),
         ({"kv_transfer_config": object()}, False, "not with kv_transfer_config"),
+        ({"kv_offloading_size": 4.0}, False, "not with kv_offloading_size"),
         ({}, True, "V2 model runner so far; set VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
 )
@@ -70,7 +72,19 @@ def runner(spec: str = "FullAttentionSpec", groups: int = 1, **changed: Any) -> 
     )
     kind = type(spec, (), {})
     cache = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=kind())] * groups)
-    return SimpleNamespace(input_batch=batch, max_model_len=52, kv_cache_config=cache, **changed)
+    config = {
+        "parallel_config": SimpleNamespace(world_size=1, data_parallel_size=1),
+        "lora_config": None,
+        "kv_transfer_config": None,
+        **changed.pop("config", {}),
+    }
+    return SimpleNamespace(
+        input_batch=batch,
+        max_model_len=52,
+        kv_cache_config=cache,
+        vllm_config=SimpleNamespace(**config),
+        **changed,
+    )
 
 
 @pytest.fixture
@@ -98,5 +112,96 @@ def test_caches_that_cannot_be_written_twice_are_refused(built: Any) -> None:
         built(spec="MambaSpec")
     with pytest.raises(SkipPlanError, match="in 2 groups"):
         built(groups=2)
+    with pytest.raises(SkipPlanError, match=r"not with multi-head latent attention \(MLA\) so far"):
+        built(spec="MLAAttentionSpec")
     with pytest.raises(SkipPlanError, match="positions of several dimensions"):
         built(uses_mrope=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"parallel_config": SimpleNamespace(world_size=2)}, "not with world_size 2 so far"),
+        (
+            {"parallel_config": SimpleNamespace(world_size=1, data_parallel_size=2)},
+            "not with data_parallel_size 2 so far",
+        ),
+        ({"lora_config": object()}, "not with lora_config so far"),
+        ({"kv_transfer_config": object()}, "not with kv_transfer_config so far"),
+    ],
+)
+def test_layers_are_not_lent_where_the_early_refusal_was_passed_by(
+    built: Any, config: dict[str, Any], message: str
+) -> None:
+    """By a proposer of another package, or by what vLLM makes of its arguments."""
+    with pytest.raises(SkipPlanError, match=message):
+        built(config=config)
+
+
+@pytest.fixture(params=layers.NAMES)
+def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``create_speculative_config`` as it is wrapped, on a vLLM that has everything, by either name of the method."""
+    monkeypatch.setattr(layers, "check_symbols", lambda symbols: [])
+    monkeypatch.setattr(installer.requirements, "require", lambda: "")
+    monkeypatch.setattr(installer.salts, "carry", lambda load=False: None)
+    monkeypatch.setattr(installer.metrics, "offer", lambda: None)
+    wrapped = installer.wrap(lambda self, target_model_config: self.speculative_config)
+
+    def call(model: dict[str, Any] | None = None, engine: Any = None, **options: Any) -> Any:
+        text = SimpleNamespace(num_hidden_layers=30)
+        found = SimpleNamespace(
+            **{"hf_text_config": text, "get_vocab_size": lambda: 100, **(model or {})}
+        )
+        given = {**config(**options), "method": request.param}
+        args = SimpleNamespace(speculative_config=given, **(engine or {}))
+        return wrapped(args, target_model_config=found)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exit_layer": 400}, "after 1 to 29 of 30 layers, got 400"),
+        ({"skip": "0"}, "must run the attention of layer 0"),
+        ({"skip": "-3,99"}, "there is no layer -3; the model has layers 0 to 29"),
+        ({"skip": "3,99"}, "there is no layer 99"),
+    ],
+)
+def test_layers_that_the_model_does_not_have_are_refused_before_it_loads(
+    create: Any, options: dict[str, Any], message: str
+) -> None:
+    assert create(exit_layer=29)["method"] == "custom_class"
+    assert create(skip="1,29")["method"] == "custom_class"
+    with pytest.raises(SettingsError, match=rf"^specplug\.layerskip: .*{message}"):
+        create(**options)
+
+
+def test_a_model_whose_depth_is_not_known_is_judged_when_it_is_there(create: Any) -> None:
+    assert create({"hf_text_config": SimpleNamespace()}, exit_layer=400)["method"] == "custom_class"
+
+
+@pytest.mark.parametrize(
+    ("trait", "message"),
+    [
+        ("use_mla", r"not with multi-head latent attention \(MLA\) so far"),
+        ("is_hybrid", "keeps recurrent state"),
+        ("is_attention_free", "keeps recurrent state"),
+        ("uses_mrope", "positions of several dimensions"),
+    ],
+)
+def test_models_that_are_known_not_to_work_are_refused_before_they_load(
+    create: Any, trait: str, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        create({trait: True}, exit_layer=4)
+
+
+def test_the_dotted_name_is_refused_where_the_short_one_is(create: Any) -> None:
+    with pytest.raises(SettingsError, match="not with tensor_parallel_size 2"):
+        create(engine={"tensor_parallel_size": 2}, exit_layer=4)
+
+
+def test_a_misspelt_name_is_told_of_this_method() -> None:
+    with pytest.raises(SettingsError, match=r"did you mean 'layerskip'\? valid names: .*layerskip"):
+        translate({**config(exit_layer=4), "method": "specplug.layerskipp"})

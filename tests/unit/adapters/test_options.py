@@ -82,7 +82,7 @@ def test_everything_else_passes_through(config: Any) -> None:
         ({"method": "specplug.nul"}, "did you mean 'null'"),
         (
             {"method": "specplug"},
-            'write "method": "specplug.<name>"; available: specplug.hybrid, specplug.null',
+            'write "method": "specplug.<name>"; available: specplug.hybrid, specplug.layerskip, specplug.null',
         ),
         ({"method": "specplug."}, 'write "method": "specplug.<name>"'),
         ({"specplug": {"x": 1}}, "unknown option 'x'"),
