@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Fits exit heads for a model: linear maps by which its first layers guess its next token, for drafts by layer skipping.
 In closed form, without training; reads text files, folders and logs as `specplug datastore build` does, or, if none are
-named, lets the model talk to itself. Prints how often each exit then agrees with the whole model on text that was left
-out. Runs where transformers and torch are installed, as they are beside vLLM and SGLang.
+named, lets the model talk to itself. Text is read in pieces of 512 tokens: the first four of every document, and, if
+these are too few, the rest of the documents in turn. One piece of seven is left out (its neighbour may be read), and
+how often each exit agrees with the whole model on these is printed. Runs where transformers and torch are installed, as
+they are beside vLLM and SGLang.
 """
 PACKAGES = ("specplug", "torch", "transformers", "numpy")
 

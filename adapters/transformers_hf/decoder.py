@@ -50,7 +50,7 @@ class Decoder:
         self.hidden = int(model.config.get_text_config().hidden_size)
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._tuple_blocks = self._look()
-        self._heads: dict[ExitHead, Callable[[Any], Any]] = {}
+        self._parts: dict[Any, list[Any]] = {}
 
     @property
     def layers(self) -> int:
@@ -196,14 +196,25 @@ class Decoder:
         if head is not None:
             yield self.norm, self._with_head(head)
 
-    def _with_head(self, head: ExitHead) -> Callable[..., Any]:
+    def _parts_of(self, head: ExitHead) -> list[Any]:
+        """A head as tensors beside the model, made once: at a hidden size of 4096 that takes longer than a draft."""
         import torch
 
         weight = next(self.norm.parameters())
-        parts = [
-            torch.as_tensor(np.asarray(part, np.float32)).to(weight.device, weight.dtype)
-            for part in (*head.slope, head.constant)
-        ]
+        # By identity, and the head is kept with them: arrays have no hash, and an id lives as long as its owner.
+        key = (id(head), weight.device, weight.dtype)
+        if key not in self._parts:
+            if len(self._parts) >= 2 * self.layers:
+                self._parts.clear()
+            tensors = [
+                torch.as_tensor(np.asarray(part, np.float32)).to(weight.device, weight.dtype)
+                for part in (*head.slope, head.constant)
+            ]
+            self._parts[key] = [head, *tensors]
+        return self._parts[key][1:]
+
+    def _with_head(self, head: ExitHead) -> Callable[..., Any]:
+        parts = self._parts_of(head)
         norm = type(self.norm).forward
 
         def forward(states: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,8 +15,10 @@ from specplug.layers.exit_head import ExitHead, Moments
 
 #: Tokens of one pass.
 CHUNK = 512
-#: One of so many documents is kept for the measurement.
+#: One of so many pieces of text, beginning with the first, is kept for the measurement.
 HELD_OUT = 7
+#: Of every document so many pieces are read before any is read further.
+FIRST = 4
 #: Sequences that the model generates at a time where no text is given, and their length.
 SEQUENCES, LENGTH = 8, 192
 
@@ -193,18 +195,35 @@ def collect(
     tokens: int,
     done: Callable[[int], None],
 ) -> None:
-    """Take in documents until the heads have seen ``tokens``; one of :data:`HELD_OUT` is held out.
+    """Take in pieces of :data:`CHUNK` tokens until the heads have seen ``tokens``; one of :data:`HELD_OUT` is held out.
 
     Raises:
-        ExitHeadError: there was no text.
+        ExitHeadError: there was no text, or too little to hold some out.
     """
-    number = 0
-    for document in documents:
+    for number, piece in enumerate(_pieces(documents, tokens)):
         if collector.tokens >= tokens:
             break
-        if len(document) < 2:
-            continue
-        collector.add(document[: 4 * CHUNK], number % HELD_OUT == HELD_OUT - 1, done)
-        number += 1
-    if collector.tokens == 0:
+        collector.add(piece, number % HELD_OUT == 0, done)
+    if collector.tokens == 0 and collector.held_out == 0:
         raise ExitHeadError("no text of at least two tokens was found in the inputs")
+    if collector.tokens == 0:
+        raise ExitHeadError(
+            f"the inputs are one piece of text (at most {CHUNK} tokens), which is left out to measure the heads on, so "
+            "there is nothing to fit them on; give more text"
+        )
+
+
+def _pieces(documents: Iterable[Sequence[int]], tokens: int) -> Iterator[Sequence[int]]:
+    """The beginning of every document, then, if they were few, the rest of each; about ``tokens`` are kept for that."""
+    later: list[Sequence[int]] = []
+    kept = 0
+    for document in documents:
+        cut = [document[i : i + CHUNK] for i in range(0, len(document), CHUNK)]
+        cut = [piece for piece in cut if len(piece) > 1]
+        yield from cut[:FIRST]
+        for piece in cut[FIRST:]:
+            # Some of it will be held out.
+            if kept < 2 * tokens:
+                later.append(piece)
+                kept += len(piece)
+    yield from later

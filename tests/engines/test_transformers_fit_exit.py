@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,18 @@ import pytest
 from specplug import cli
 from specplug.adapters.transformers_hf import Decoder, SelfSpeculation
 from specplug.adapters.transformers_hf.command import exits_of
-from specplug.adapters.transformers_hf.fitting import Collector, own_text
+from specplug.adapters.transformers_hf.fitting import (
+    CHUNK,
+    FIRST,
+    HELD_OUT,
+    Collector,
+    collect,
+    own_text,
+)
 from specplug.errors import ExitHeadError, SkipPlanError
 from specplug.layers.exit_file import load_heads, read_facts
-from specplug.layers.exit_head import Moments
+from specplug.layers.exit_head import ExitHead, Moments
+from specplug.layers.plan import Plan
 from specplug.proposers.layerskip.early_exit import EarlyExit
 from specplug.proposers.layerskip.stopping import Always
 
@@ -110,6 +119,63 @@ def test_documents_that_are_held_out_are_not_fitted_on() -> None:
     [row] = collector.measure(collector.fit(0.01, None), lambda exits: None)
     assert 0.0 <= row.raw <= 1.0
     assert row.explained > 0.2
+
+
+@pytest.mark.parametrize("lengths", [[6000], [3000, 40], [600, 600]])
+def test_few_documents_are_read_to_their_end_and_some_of_each_is_held_out(
+    lengths: list[int],
+) -> None:
+    collector = Collector(Decoder(tiny()), [2], measured=10_000)
+    text = [np.random.default_rng(n).integers(0, 40, n).tolist() for n in lengths]
+    collect(collector, text, 30_000, lambda tokens: None)
+    held = [piece for number, piece in enumerate(pieces_of(text)) if number % HELD_OUT == 0]
+    assert collector.tokens == sum(lengths) - sum(held)
+    assert collector.held_out == sum(min(64, length) for length in held)
+
+
+def pieces_of(text: list[list[int]]) -> list[int]:
+    """Lengths in the order in which they are read: the first four of each document, then the rest."""
+    cut = [
+        [len(document[i : i + CHUNK]) for i in range(0, len(document), CHUNK)] for document in text
+    ]
+    return [
+        *chain(*(pieces[:FIRST] for pieces in cut)),
+        *chain(*(pieces[FIRST:] for pieces in cut)),
+    ]
+
+
+def test_text_that_is_too_short_to_hold_some_out_is_refused_before_the_fit() -> None:
+    collector = Collector(Decoder(tiny()), [2])
+    with pytest.raises(ExitHeadError, match=r"one piece of text \(at most 512 tokens\)"):
+        collect(collector, [[1] * 500], 30_000, lambda tokens: None)
+    with pytest.raises(ExitHeadError, match="no text of at least two tokens"):
+        collect(Collector(Decoder(tiny()), [2]), [[1], []], 30_000, lambda tokens: None)
+
+
+def test_a_head_is_converted_once_and_not_for_every_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    decoder = Decoder(tiny())
+    head = ExitHead(2, (np.full((16, 16), 0.1),), np.ones(16))
+    made: list[Any] = []
+    whole = torch.as_tensor
+    monkeypatch.setattr(torch, "as_tensor", lambda *given: made.append(given) or whole(*given))
+    found = [logits_with(decoder, head) for _ in range(3)]
+    assert len(made) == 2
+    assert np.array_equal(found[0], found[2])
+    decoder.model.double()
+    assert logits_with(decoder, head).dtype == np.float64
+    assert len(made) == 4
+    other = ExitHead(2, (np.full((16, 16), -0.1),), np.ones(16))
+    assert not np.allclose(logits_with(decoder, other), found[0], atol=1e-3)
+    for seed in range(50):
+        logits_with(decoder, ExitHead(2, (np.full((16, 16), 0.01 * seed),), np.ones(16)))
+    assert len(decoder._parts) <= 2 * decoder.layers
+
+
+def logits_with(decoder: Decoder, head: ExitHead) -> Any:
+    with decoder.running(Plan.early_exit(4, 2), head):
+        return decoder.logits([1, 2], decoder.new_cache())
 
 
 def test_one_checkpoint_has_one_fingerprint_in_any_precision() -> None:

@@ -254,6 +254,19 @@ def test_a_run_is_the_same_for_the_same_seed(larger: Decoder) -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
+@pytest.mark.parametrize("limit", [24, 25, 26, 27, 28])
+def test_the_end_of_one_answer_does_not_stop_drafts_of_the_next(
+    larger: Decoder, limit: int
+) -> None:
+    """With one token left nothing can be drafted."""
+    rule = Paying(0.1)
+    engine = SelfSpeculation(larger, Fixed(Plan.full(6)), rule, max_draft=3)
+    drafted = [engine.generate([1, 2, 3], limit).drafted_steps for _ in range(4)]
+    # What was learned moves the ends of drafts by a step.
+    assert min(drafted) >= drafted[0] - 1 > 0
+    assert rule.paused == 0
+
+
 def test_the_output_ends_at_a_stop_token_in_the_middle_of_a_step(larger: Decoder) -> None:
     engine = SelfSpeculation(larger, Fixed(Plan.full(6)), Always(), max_draft=8)
     full = engine.generate([1, 2, 3], 20).tokens
