@@ -191,8 +191,16 @@ def test_a_batch_is_one_trial_and_shortens_a_pause_by_one_step(rows: int) -> Non
         assert rule.paused == left
 
 
+def test_one_bad_step_of_a_large_batch_weighs_as_much_as_one_of_a_small_batch() -> None:
+    rule = Paying(0.1)
+    for _ in range(20):
+        assert step(rule, True) > 0
+    assert step(rule, False, 300) > 0
+    assert rule.paused == 0
+
+
 def test_rows_that_gain_pay_for_those_that_do_not() -> None:
-    """The mean over the batch decides."""
+    """A pass delays all rows of the batch, so their mean decides."""
     rule = Paying(0.2, 0.0)
     for _ in range(100):
         rule.begin()
