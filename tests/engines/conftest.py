@@ -31,6 +31,13 @@ collect_ignore_glob = [
     f"test_{name}_*.py" for name in ENGINES if importlib.util.find_spec(name) is None
 ]
 
+if importlib.util.find_spec("vllm") is not None:
+    # Triton decides as it is imported, for its own library too, whether it is interpreted, as `three_lookups` needs it.
+    # Whatever imports it later in this process gets the same; engines are processes of their own and do not inherit it.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        import triton.language  # noqa: F401
+
 #: For an engine that should find the modules and the proposers in ``plugin/``.
 WITH_PLUGINS = {"PYTHONPATH": path(str(Path(__file__).parent / "plugin"))}
 TALLY = pytest.StashKey[Tally]()
@@ -58,6 +65,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         )
         for line in tally.near_ties:
             terminalreporter.write_line(f"  {line}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny models run in this process; where other work goes on, two threads make them forty times slower than one."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
