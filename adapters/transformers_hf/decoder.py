@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specplug.errors import SkipPlanError
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.plan import Plan
+from specplug.layers.swapping import swapped
 
 #: What decoder layers call their two sublayers, by family.
 ATTENTION_NAMES = ("self_attn", "attention", "attn")
@@ -92,18 +93,8 @@ class Decoder:
                 f"the plan is for {plan.layers} layers, {self.name} has {self.layers}; build the policy with "
                 f"{self.layers} layers"
             )
-        changed: list[tuple[Any, Any]] = []
-        try:
-            for module, stub in self._stubs(plan, head):
-                changed.append((module, module.__dict__.get("forward")))
-                module.forward = stub
+        with swapped(self._stubs(plan, head)):
             yield
-        finally:
-            for module, before in reversed(changed):
-                if before is None:
-                    del module.forward
-                else:
-                    module.forward = before
 
     @contextmanager
     def watching(self, modules: Sequence[Any]) -> Iterator[list[Any]]:

@@ -9,7 +9,7 @@ certain tokens. Passes run eagerly, whatever the engine compiles or captures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from specplug import registry
 from specplug._host import HostSymbol, check_symbols
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
+from specplug.layers.swapping import swapped
 from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
 
 #: The registered form of the proposer that needs this.
@@ -216,22 +217,13 @@ class LayerExecutor:
         ):
             yield
 
-    @contextmanager
-    def _running(self, plan: Plan) -> Iterator[None]:
+    def _running(self, plan: Plan) -> AbstractContextManager[None]:
         """Layers that the plan leaves out hand on what they get."""
-        changed: list[tuple[Any, Any]] = []
-        try:
-            for layer, block in enumerate(self._blocks):
-                if not plan.attention[layer] and not plan.mlp[layer]:
-                    changed.append((block, block.__dict__.get("forward")))
-                    block.forward = _pass_on
-            yield
-        finally:
-            for block, before in reversed(changed):
-                if before is None:
-                    del block.forward
-                else:
-                    block.forward = before
+        return swapped(
+            (block, _pass_on)
+            for layer, block in enumerate(self._blocks)
+            if not plan.attention[layer] and not plan.mlp[layer]
+        )
 
     def _check_place(self) -> None:
         """Once more where the layers are lent: proposers of other packages may ask for them, and vLLM may add to what

@@ -23,6 +23,7 @@ from specplug.adapters.vllm_v1.proposer import MAX_FAULTS, announce
 from specplug.adapters.vllm_v1.requests import describe, has_tokens
 from specplug.adapters.vllm_v1.requirements import has_dynamic_lengths
 from specplug.adapters.vllm_v1.salts import salt_of
+from specplug.adapters.vllm_v2.door import of_vllm
 from specplug.adapters.vllm_v2.proposer import WARM_UP
 from specplug.errors import SettingsError
 from specplug.index.templates import Namespaces
@@ -141,6 +142,10 @@ class DeviceDrafts:
             # get drafts of another's text.
             self._fault("after_update", for_good=True)
 
+    def empty(self, rows: int) -> Any:
+        """No drafts, int64 ``[rows, K]``: for steps that vLLM makes up to measure or to warm up."""
+        return self.lookup.empty(rows)
+
     def step(self, batch: Any, num_sampled: Any, most: int) -> Any:
         """Drafts of a real step, int64 ``[B, K]`` on the device."""
         count = batch.num_reqs
@@ -152,7 +157,7 @@ class DeviceDrafts:
                 )
             except Exception:  # noqa: BLE001  a draft is never worth a request: this step decodes plainly
                 self._fault("look_up")
-        return self.lookup.empty(count)
+        return self.empty(count)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything worth reporting that the host knows, as plain values."""
@@ -242,7 +247,6 @@ def bind_runner(runner_class: Any) -> None:
 def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any:
     """Our speculator, of vLLM's own base class; see :func:`specplug.adapters.vllm_v2.speculator.build`."""
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-    from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
     width = int(vllm_config.speculative_config.num_speculative_tokens)
     lookup = DeviceLookup(
@@ -253,41 +257,8 @@ def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any
         LookupSettings(**(choice.lookup or {})),
     )
 
-    class Speculator(DeviceDrafts, BaseSpeculator):  # type: ignore[misc]
-        """No model, no graphs, no draft probabilities: only :meth:`propose`."""
-
-        supports_mm_inputs = False
-        draft_logits = None
-        num_speculative_steps = width
-
-        def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
-            """There is nothing to capture."""
-
-        def capture(self) -> None:
-            """There is nothing to capture."""
-
-        def propose(
-            self,
-            input_batch: Any,
-            attn_metadata: Any,
-            slot_mappings: Any,
-            last_hidden_states: Any,
-            aux_hidden_states: Any,
-            num_sampled: Any,
-            *unused: Any,
-            num_speculative_tokens: int | None = None,
-            dummy_run: bool = False,
-            is_profile: bool = False,
-            **others: Any,
-        ) -> Any:
-            """Drafts, int64 ``[B, K]``; see :meth:`DeviceDrafts.step`."""
-            if dummy_run or is_profile:
-                return self.lookup.empty(input_batch.num_reqs)
-            most = width if num_speculative_tokens is None else num_speculative_tokens
-            return self.step(input_batch, num_sampled, most)
-
     bind_runner(GPUModelRunner)
-    made = Speculator(choice, lookup)
+    made = of_vllm(DeviceDrafts, width)(choice, lookup)
     made.warm()
     if not made.stopped:
         made.log.info(

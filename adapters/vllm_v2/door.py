@@ -27,6 +27,52 @@ class Held:
         raise NotImplementedError
 
 
+def of_vllm(ours: type[Any], width: int) -> Any:
+    """A subclass of ``ours`` that is vLLM's speculator too: what its runner calls, and no more.
+
+    Args:
+        ours: has ``empty(rows)``, for steps that vLLM makes up, and ``step(input_batch, num_sampled, most)`` for real
+            ones; both give int64 ``[rows, K]``.
+        width: most draft tokens, ``K``.
+    """
+    from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+
+    class Speculator(ours, BaseSpeculator):  # type: ignore[misc]
+        """No model, no graphs, no draft probabilities: only :meth:`propose`."""
+
+        supports_mm_inputs = False
+        draft_logits = None
+        num_speculative_steps = width
+
+        def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
+            """There is nothing to capture."""
+
+        def capture(self) -> None:
+            """There is nothing to capture."""
+
+        def propose(
+            self,
+            input_batch: Any,
+            attn_metadata: Any,
+            slot_mappings: Any,
+            last_hidden_states: Any,
+            aux_hidden_states: Any,
+            num_sampled: Any,
+            *unused: Any,
+            num_speculative_tokens: int | None = None,
+            dummy_run: bool = False,
+            is_profile: bool = False,
+            **others: Any,
+        ) -> Any:
+            """Drafts, int64 ``[B, K]``."""
+            if dummy_run or is_profile:
+                return self.empty(input_batch.num_reqs)
+            most = width if num_speculative_tokens is None else num_speculative_tokens
+            return self.step(input_batch, num_sampled, most)
+
+    return Speculator
+
+
 def install() -> None:
     """Wrap ``init_speculator`` where it is defined, and where the runner has taken it already."""
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specplug.adapters.vllm_v1.options import Choice
-from specplug.adapters.vllm_v2.door import Held
+from specplug.adapters.vllm_v2.door import Held, of_vllm
 from specplug.adapters.vllm_v2.proposer import V2Proposer
 from specplug.types import TOKEN_DTYPE, TokenArray
 
@@ -115,42 +115,7 @@ def build(vllm_config: Any, device: Any, req_states: Any, choice: Choice) -> Any
         req_states: V2's ``RequestState``.
         choice: proposer and options.
     """
-    from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
-
     width = int(vllm_config.speculative_config.num_speculative_tokens)
     requests = int(vllm_config.scheduler_config.max_num_seqs)
-
-    class Speculator(Exchange, BaseSpeculator):  # type: ignore[misc]
-        """No model, no graphs, no draft probabilities: only :meth:`propose`."""
-
-        supports_mm_inputs = False
-        draft_logits = None
-        num_speculative_steps = width
-
-        def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
-            """There is nothing to capture."""
-
-        def capture(self) -> None:
-            """There is nothing to capture."""
-
-        def propose(
-            self,
-            input_batch: Any,
-            attn_metadata: Any,
-            slot_mappings: Any,
-            last_hidden_states: Any,
-            aux_hidden_states: Any,
-            num_sampled: Any,
-            *unused: Any,
-            num_speculative_tokens: int | None = None,
-            dummy_run: bool = False,
-            is_profile: bool = False,
-            **others: Any,
-        ) -> Any:
-            """Drafts, int64 ``[B, K]``; see :meth:`Exchange.step`."""
-            if dummy_run or is_profile:
-                return self.empty(input_batch.num_reqs)
-            most = width if num_speculative_tokens is None else num_speculative_tokens
-            return self.step(input_batch, num_sampled, most)
-
-    return Speculator(V2Proposer(vllm_config, choice), requests, width, device, req_states)
+    made = of_vllm(Exchange, width)
+    return made(V2Proposer(vllm_config, choice), requests, width, device, req_states)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.errors import ExitHeadError
+from specplug.files import replace_file
 from specplug.layers.exit_head import ExitHead
 
 MAGIC = b"specplug exit heads\n"
@@ -66,7 +65,10 @@ def save_heads(
     header["sha256"] = _digest(header, body)
     text = json.dumps(header).encode()
     content = MAGIC + len(text).to_bytes(8, "little") + text + body
-    _replace(path, content)
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise ExitHeadError(f"{path}: cannot be written: {error}; choose another place") from error
     return len(content)
 
 
@@ -174,20 +176,3 @@ def _decode(header: Mapping[str, Any], body: bytes) -> list[ExitHead]:
     if place != len(body):
         raise ValueError(f"{len(body) - place} bytes too many")
     return heads
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary: str | None = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise ExitHeadError(f"{path}: cannot be written: {error}; choose another place") from error

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specplug.errors import LogError
+from specplug.files import replace_file
 from specplug.replay.concurrent import Load
 from specplug.replay.metrics import Tally, geometric_mean
 from specplug.replay.runs import Outcome, Plan, Variant
@@ -236,17 +235,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         LogError: it cannot be written.
     """
-    temporary: str | None = None
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_file(path, text.encode())
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise LogError(f"{path}: cannot be written: {error}") from error

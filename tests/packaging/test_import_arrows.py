@@ -39,7 +39,7 @@ BASE = tuple(
     f"specplug.{name}"
     for name in (
         *("_version", "_host", "errors", "machine", "types", "protocols", "settings", "stats"),
-        "vocabulary",
+        *("vocabulary", "files"),
     )
 )
 
@@ -48,6 +48,7 @@ ARROWS = {
     "specplug._version": _row(),
     "specplug.errors": _row(),
     "specplug.vocabulary": _row(),
+    "specplug.files": _row(),
     "specplug._host": _row("specplug.errors"),
     "specplug.machine": _row("specplug.errors"),
     "specplug.types": _row("specplug.errors", "numpy"),
