@@ -6,6 +6,8 @@ batches nothing is live, so that every container and every array must have the s
 of what is remembered (65,536 namespaces, 4,096 beginnings of prompts) are full. Exit code 1 if something has grown.
 
     python benchmarks/soak.py [--requests 1000000] [--store-mb 8] [--plot soak.png] [--json soak.json]
+
+The memory is that of the whole process, so nothing else may run in it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specplug import registry
-from specplug.index.templates import Namespaces
+from specplug.index import templates
 from specplug.proposers.suffix import SuffixProposer
 from specplug.replay.provenance import provenance
 from specplug.session import Session
@@ -125,13 +127,15 @@ class Traffic:
 
 
 def soak(
-    requests: int, store_mb: float, seed: int, points: int, remembered: int = 1 << 16
+    requests: int, store_mb: float, seed: int, points: int, remembered: int | None
 ) -> Iterator[Sample]:
-    """Serve ``requests`` and yield about ``points`` samples; ``remembered`` namespaces are."""
+    """Serve ``requests`` and yield about ``points`` samples; ``remembered`` namespaces and beginnings, if given."""
     context = Context(VOCABULARY, MAX_LENGTH, 8, BATCH)
     proposer = registry.build("suffix", context, {"store_mb": store_mb})
     assert isinstance(proposer, SuffixProposer)
-    proposer.index.namespaces = Namespaces(remembered)
+    if remembered is not None:
+        proposer.index.namespaces = templates.Namespaces(remembered)
+        templates.REMEMBERED = remembered
     session = Session(proposer, context, on_fault="raise")
     # Once now, so that its code is the one that began the run: a checkout may be edited while it goes on.
     assert proposer.check_invariants() == ""
@@ -215,6 +219,9 @@ def main() -> int:
     parser.add_argument("--store-mb", type=float, default=8.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--points", type=int, default=200)
+    parser.add_argument(
+        "--remembered", type=int, help="fewer namespaces and beginnings: full in a shorter run"
+    )
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -224,7 +231,9 @@ def main() -> int:
     started = time.perf_counter()
     samples = []
     with tqdm(total=chosen.requests, unit=" requests", disable=chosen.quiet, mininterval=5) as bar:
-        for sample in soak(chosen.requests, chosen.store_mb, chosen.seed, chosen.points):
+        for sample in soak(
+            chosen.requests, chosen.store_mb, chosen.seed, chosen.points, chosen.remembered
+        ):
             samples.append(sample)
             bar.update(sample.requests - bar.n)
     problems = growth(samples)
