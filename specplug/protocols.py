@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specplug.types import (
     Capabilities,
     DraftBuffers,
@@ -100,3 +103,34 @@ class TrimmingController(Controller, Protocol):
         target emitted (``tested`` is ``agreed`` or one more). The target's own token judges one position more than
         was verified.
         """
+
+
+@runtime_checkable
+class PassPlanner(Protocol):
+    """A controller that also decides how many passes of a model are made to draft, before each of them.
+
+    A proposer with ``capabilities.passes`` and a method ``use_planner(planner)`` is given its controller, if that is
+    one. During ``propose`` it asks :meth:`first_pass`, then :meth:`next_pass` after each pass, and tells
+    :meth:`passed` how long they took together.
+    """
+
+    def first_pass(
+        self, slots: IntArray, limits: IntArray, text: tuple[IntArray, ProbArray, IntArray]
+    ) -> bool:
+        """Whether a pass pays, or is worth a try, for ``slots`` (int32 ``[B]``) with room for ``limits`` tokens.
+
+        Args:
+            text: rows of the same step with drafts that took no pass: slots int32 ``[T]``, survival float64 ``[T, K]``,
+                lengths int32 ``[T]``.
+        """
+
+    def next_pass(self, rows: NDArray[np.int64], survival: ProbArray) -> bool:
+        """Whether one more pays.
+
+        Args:
+            rows: int64 ``[R]``, those of :meth:`first_pass` with room for it, as places in its ``slots``.
+            survival: float64 ``[R, n]``, of the ``n`` tokens that each of them has, as in the draft buffers.
+        """
+
+    def passed(self, slots: IntArray, passes: int, seconds: float) -> None:
+        """``passes`` were made for ``slots`` (int32 ``[B]``) and took ``seconds`` together."""

@@ -101,6 +101,7 @@ class Steering:
         self.sources = sources
         self.faults = 0
         self._raise = raise_faults
+        self._introduced = False
         self._trimming: TrimmingController | None = None
         if getattr(controller, "trims", False):
             if capabilities.sampled or capabilities.trees:
@@ -128,8 +129,14 @@ class Steering:
     def hint(self, proposer: object) -> None:
         """Tell a proposer that asks for it what verifying costs, so that it need not draft what would be cut.
 
-        Half of it: the controller decides, and what it cuts is still compared with the truth.
+        Half of it: the controller decides, and what it cuts is still compared with the truth. One that drafts by passes
+        is told once who plans them.
         """
+        if not self._introduced:
+            self._introduced = True
+            use = getattr(proposer, "use_planner", None)
+            if use is not None and hasattr(self.controller, "first_pass"):  # perhaps wrapped
+                use(self.controller)
         tell = getattr(proposer, "set_verify_cost", None)
         price = getattr(self.controller, "verify_cost", None)
         if tell is None or price is None:

@@ -45,12 +45,15 @@ class Capabilities:
             deterministic function of what was observed (a one-hot draft distribution).
         shares_requests: what one request said can appear in the drafts of another.
         target_states: needs the target's hidden states, which not every adapter can give.
+        passes: drafts cost passes of a model, which a controller may plan; see
+            :class:`specplug.protocols.PassPlanner`.
     """
 
     trees: bool = False
     sampled: bool = False
     shares_requests: bool = False
     target_states: bool = False
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from specplug import registry
 from specplug.errors import SettingsError
 from specplug.layers.plan import Plan
 from specplug.layers.policy import BatchExecutor, Feedback, StopRule
+from specplug.proposers.layerskip.gates import Gate, Planned, Ruled
 from specplug.proposers.layerskip.stopping import Always, Paying
+from specplug.proposers.layerskip.text import Text
+from specplug.protocols import PassPlanner
 from specplug.settings import option
 from specplug.types import (
     Capabilities,
@@ -36,14 +41,26 @@ class LayerSkipSettings:
         True,
         help="Draft only while that is measured to pay; false drafts always, for measurements.",
     )
+    text: str = option(
+        "",
+        help="Proposer that is asked first, such as 'suffix'; layers draft only where it has nothing.",
+    )
+    datastore: str = option("", help="Of the proposer in 'text', where it has one: rest, hybrid.")
 
     def preflight(self, vocab_size: int, tokenizer: Callable[[], str] | None) -> None:
         """What the options say together; see :func:`specplug.registry.preflight`.
 
         Raises:
-            SettingsError: none of ``exit_layer`` and ``skip``, both, or a ``skip`` that lists no layers.
+            SettingsError: none of ``exit_layer`` and ``skip``, both, or a ``skip`` that lists no layers; or what the
+                proposer in ``text`` says.
         """
         _layers_of(self)
+        if self.text:
+            registry.preflight(self.text, self.text_options(), lambda: vocab_size, tokenizer)
+
+    def text_options(self) -> dict[str, str]:
+        """Options of the proposer in ``text``."""
+        return {"datastore": self.datastore} if self.datastore else {}
 
     def plan(self, layers: int) -> Plan:
         """What a draft pass runs of a model of ``layers`` layers.
@@ -69,15 +86,17 @@ class _Draft:
 class LayerSkipProposer:
     """Greedy drafts of the model itself with layers left out, for all requests of a step in the same passes.
 
-    Drafts are deterministic, so any rule may end them. One rule decides for the batch, by the mean confidence of its
-    rows: a pass for all delays all. Without an executor (:meth:`use_layers`) nothing is drafted.
+    Drafts are deterministic, so any rule may end them. One decision holds for the batch, since a pass for all delays
+    all: that of the controller, if it plans passes (:meth:`use_planner`), else of a rule. Where another proposer drafts
+    from text first, passes are for the rows in which it has nothing. Without an executor (:meth:`use_layers`) no pass
+    is made.
 
     Raises:
         SettingsError: none of ``exit_layer`` and ``skip``, both, or a ``skip`` that lists no layers.
     """
 
     Settings = LayerSkipSettings
-    capabilities = Capabilities()
+    capabilities = Capabilities(passes=True)
 
     def __init__(self, context: Context, settings: LayerSkipSettings) -> None:
         self._settings = settings
@@ -85,6 +104,14 @@ class LayerSkipProposer:
         self._executor: BatchExecutor | None = None
         self._plan: Plan | None = None
         self.rule: StopRule = Paying() if settings.pays else Always()
+        self._planner: PassPlanner | None = None
+        self._text: Text | None = None
+        if settings.text:
+            self._text = Text(context, settings.text, settings.text_options())
+            self.source_names, self.draft_sources = self._text.names, self._text.sources
+        # Where drafts are made whatever they cost, there is nothing to plan.
+        shares = self._text is not None and self._text.shares
+        self.capabilities = Capabilities(shares_requests=shares, passes=settings.pays)
         self._ids: dict[int, str] = {}
         self._last: dict[int, int] = {}
         self._drafts: dict[int, _Draft] = {}
@@ -100,8 +127,20 @@ class LayerSkipProposer:
         self._plan = self._settings.plan(executor.layers)
         self._executor = executor
 
+    def use_planner(self, planner: PassPlanner) -> None:
+        """The controller plans passes, in place of the rule."""
+        if self._settings.pays:
+            self._planner = planner
+
+    def set_verify_cost(self, cost: float) -> None:
+        """What verifying costs, for text."""
+        if self._text is not None:
+            self._text.set_verify_cost(cost)
+
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
         """Remember whose slot it is."""
+        if self._text is not None:
+            self._text.inner.start(slot, request, history)
         self._ids[slot] = request.request_id
         self._last[slot] = int(history[-1]) if len(history) else -1
         self._drafts.pop(slot, None)
@@ -109,82 +148,117 @@ class LayerSkipProposer:
 
     def observe(self, observed: Observed) -> None:
         """See how the newest drafts fared."""
+        if self._text is not None:
+            self._text.inner.observe(observed)
         for i, slot in enumerate(observed.slots.tolist()):
-            tokens = observed.tokens[observed.offsets[i] : observed.offsets[i + 1]].tolist()
-            if not tokens:
+            first, end = int(observed.offsets[i]), int(observed.offsets[i + 1])
+            if end == first:
                 continue
-            self._last[slot] = tokens[-1]
+            self._last[slot] = int(observed.tokens[end - 1])
             draft = self._drafts.pop(slot, None)
-            if draft is None:
-                continue
-            # A controller may have cut the draft: what lies behind the target's own tokens was judged by nobody.
-            judged = draft.tokens[: len(tokens)]
-            pairs = enumerate(zip(judged, tokens, strict=False))
-            wrong = next((place for place, (ours, its) in pairs if ours != its), None)
-            if wrong is None:
-                right = len(judged)
-                # The last token of a step is the target's own: it judges, but nothing is gained by it.
-                feedback = Feedback(tuple(draft.confidences[:right]), right, len(tokens) - 1)
-            else:
-                feedback = Feedback(tuple(draft.confidences), wrong)
-            self.rule.observe(feedback)
+            if draft is not None:
+                self._judge(draft, observed.tokens[first:end].tolist())
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
-        """Pass after pass, for the rows that still have room."""
+        """Text first; then pass after pass, for the rows that have nothing yet and still have room."""
+        before, self._before = self._before, frozenset([self._ids[slot] for slot in slots.tolist()])
+        if self._text is not None:
+            self._text.propose(slots, ceilings, out)
         executor, plan = self._executor, self._plan
-        before, self._before = self._before, frozenset(self._ids[slot] for slot in slots.tolist())
         if executor is None or plan is None or not self._before:
             return
         began = time.perf_counter()
-        step = began - self._ended
         rows = slots.tolist()
-        for slot in rows:
-            self._drafts[slot] = _Draft([], [])
-        places = self._pass_all(executor, plan, rows, ceilings, out)
-        self._ended = time.perf_counter()
+        if self._planner is None:
+            for row, slot in enumerate(rows):
+                if not out.lengths[row]:
+                    self._drafts[slot] = _Draft([], [])
+        gate: Gate = Ruled(self.rule) if self._planner is None else Planned(self._planner)
+        passes, drafting = self._pass_all(executor, plan, gate, (slots, ceilings, out))
+        step, self._ended = began - self._ended, time.perf_counter()
+        if not passes:
+            return
+        if self._planner is not None:
+            self._planner.passed(slots[drafting], passes, self._ended - began)
+            return
         timed = getattr(self.rule, "timed", None)
         # What passed since the last call was one step only if all of these requests were in it: otherwise it may have
         # been a prefill, or hours without requests.
-        if places and timed is not None and self._before <= before:
-            timed((self._ended - began) / places, step)
+        if timed is not None and self._before <= before:
+            timed((self._ended - began) / passes, step)
 
     def finish(self, slot: int, keep: bool) -> None:
         """Forget the slot."""
+        if self._text is not None:
+            self._text.inner.finish(slot, keep)
         self._ids.pop(slot, None)
         self._last.pop(slot, None)
         self._drafts.pop(slot, None)
+
+    def close(self) -> None:
+        """The process ends; text may be saved."""
+        if self._text is not None:
+            self._text.close()
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that text takes."""
+        return {} if self._text is None else self._text.memory()
+
+    def _judge(self, draft: _Draft, tokens: list[int]) -> None:
+        # A controller may have cut the draft: what lies behind the target's own tokens was judged by nobody.
+        judged = draft.tokens[: len(tokens)]
+        pairs = enumerate(zip(judged, tokens, strict=False))
+        wrong = next((place for place, (ours, its) in pairs if ours != its), None)
+        if wrong is None:
+            right = len(judged)
+            # The last token of a step is the target's own: it judges, but nothing is gained by it.
+            feedback = Feedback(tuple(draft.confidences[:right]), right, len(tokens) - 1)
+        else:
+            feedback = Feedback(tuple(draft.confidences), wrong)
+        self.rule.observe(feedback)
 
     def _pass_all(
         self,
         executor: BatchExecutor,
         plan: Plan,
-        slots: list[int],
-        ceilings: IntArray,
-        out: DraftBuffers,
-    ) -> int:
-        """Returns the number of passes."""
-        ids = [self._ids[slot] for slot in slots]
-        tokens = np.array([self._last[slot] for slot in slots], np.int32)
+        gate: Gate,
+        step: tuple[IntArray, IntArray, DraftBuffers],
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Returns the number of passes, and the rows that they were for."""
+        slots, ceilings, out = step
+        ids = [self._ids[slot] for slot in slots.tolist()]
+        tokens = np.array([self._last[slot] for slot in slots.tolist()], np.int32)
         limits = np.minimum(ceilings, executor.rooms(ids))
-        limits[tokens < 0] = 0
-        survival = np.ones(len(slots))
-        self.rule.begin()
-        place = 0
-        while (rows := np.flatnonzero(limits > place)).size and self.rule.runs():
+        limits[(tokens < 0) | (out.lengths > 0)] = 0
+        drafting = np.flatnonzero(limits > 0)
+        if self._text is not None:
+            self._text.mark(slots[drafting])
+        gate.begin(slots, limits, drafting, out)
+        place, rows = 0, drafting
+        while rows.size and gate.runs(rows, place):
             found, confidences = executor.run(plan, [ids[i] for i in rows], tokens[rows], place)
-            place += 1
-            if not self.rule.proposes(float(confidences.mean())):
+            if not gate.proposes(confidences):
+                place += 1
                 break
             tokens[rows] = found
-            survival[rows] *= confidences
-            out.tokens[rows, place - 1] = found
-            out.survival[rows, place - 1] = survival[rows]
+            before = out.survival[rows, place - 1] if place else 1.0
+            out.tokens[rows, place] = found
+            out.survival[rows, place] = before * confidences
+            place += 1
             out.lengths[rows] = place
-            for i, token, confidence in zip(rows.tolist(), found, confidences, strict=True):
-                draft = self._drafts[slots[i]]
-                draft.tokens.append(int(token))
-                draft.confidences.append(float(confidence))
-        return place
+            self._remember(slots[rows], found, confidences)
+            rows = np.flatnonzero(limits > place)
+        return place, drafting
+
+    def _remember(
+        self, slots: IntArray, tokens: IntArray, confidences: NDArray[np.float64]
+    ) -> None:
+        if self._planner is not None:  # it is told by the session
+            return
+        for slot, token, confidence in zip(slots.tolist(), tokens, confidences, strict=True):
+            draft = self._drafts[slot]
+            draft.tokens.append(int(token))
+            draft.confidences.append(float(confidence))
 
 
 def _layers_of(settings: LayerSkipSettings) -> list[int]:

@@ -147,12 +147,15 @@ def build(
     from specplug.control.costfile import machine_name, read_seed
     from specplug.control.goodput import GoodputController
     from specplug.control.live import share
+    from specplug.control.passes import PassController
 
     settings = GoodputSettings(**options)
     seed, machine = None, machine_name(device)
     if settings.cost_file and Path(settings.cost_file).exists():
         seed = read_seed(Path(settings.cost_file), machine)
-    controller = GoodputController(
+    # A common length is planned before drafting anyway, and learned with what drafting costs.
+    kind = PassController if capabilities.passes and not actions else GoodputController
+    controller = kind(
         context,
         settings,
         cost=CostModel(captured, seed),

@@ -82,7 +82,9 @@ ARROWS = {
     ),
     "specplug.testing.plugin": _row("specplug.testing", "pytest", *BASE),
     "specplug.proposers": _row("specplug.index", "specplug.kernels", "numpy", *BASE),
-    "specplug.proposers.layerskip": _row("specplug.layers", "specplug.kernels", "numpy", *BASE),
+    "specplug.proposers.layerskip": _row(
+        *("specplug.layers", "specplug.kernels", "specplug.registry", "numpy", *BASE),
+    ),
     "specplug.adapters": _row(),
     "specplug.adapters.common": _row(
         *("specplug.session", "specplug.registry", "specplug.control", "numpy", *BASE),

@@ -28,7 +28,8 @@ def test_the_method_is_translated_with_its_options() -> None:
 
 def test_a_wrong_option_is_called_as_the_user_calls_it() -> None:
     with pytest.raises(
-        SettingsError, match=r"^specplug\.layerskip: unknown option 'exit'; valid names: exit_layer"
+        SettingsError,
+        match=r"^specplug\.layerskip: unknown option 'exit'; .*valid names: .*exit_layer",
     ):
         translate(config(exit=4))
 
