@@ -8,8 +8,8 @@ the host and on the device, and ``specplug.suffix`` in the V1 runner, in V2 with
 look-ups on the device; each with asynchronous scheduling on and off where vLLM allows it. An arm that does not start is
 a line with the reason. Two kinds of text, several batch sizes; requests share nothing (``store_mb`` 0), because prompts
 come again. Every arm serves its first batch size, however long that takes with a large model; larger ones begin only
-while there is time. Ratios are to the first arm that ran, and no arm serves what that one had no time for. Before that,
-a profile of the V2 step's host side (``_v2_step.py``).
+while there is time, in a sixtieth of all of it at least. Ratios are to the first arm that ran, and no arm serves what
+that one had no time for. Before that, a profile of the V2 step's host side (``_v2_step.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 from dataclasses import dataclass, field
@@ -236,19 +237,22 @@ def parse() -> argparse.Namespace:
 
 def run(wanted: list[Arm], chosen: argparse.Namespace, began: float) -> None:
     """One arm after the other, into their cells and problems."""
-    starting = 0.0
+    starts: list[float] = []
     for number, arm in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {arm.label}", file=sys.stderr, flush=True)
         asked = time.monotonic()
         try:
             engine = start(arm, chosen)
             ready = time.monotonic()
-            starting = max(starting, ready - asked)
-            # What is left when the others will have started too is shared by all that are left.
+            starts.append(ready - asked)
+            # The first start compiles what the others find in vLLM's cache.
+            starting = statistics.median(starts[1:]) if len(starts) > 1 else starts[0] / 2
+            # What is left when the others will have started too is shared by all that are left. A few seconds are for
+            # every arm, in which a GPU serves a small model all sizes: rather a minute late than no large batches.
             others = len(wanted) - number
             left = 60 * chosen.minutes - (ready - began) - others * starting
             base = next((done for done in wanted if done.cells), None)
-            until = ready + max(0.0, left) / (2 if base is None else others + 1)
+            until = ready + max(chosen.minutes, left / (2 if base is None else others + 1))
             try:
                 if engine.info()["async_scheduling"] != arm.asynchronous:
                     arm.became = " (vLLM: off)"

@@ -74,9 +74,11 @@ def run(
         def close(self) -> None:
             """Nothing."""
 
-    def go(starting: float, refused: str | None = None, *more: str) -> tuple[int, str, float]:
+    def go(
+        starting: float, refused: str | None = None, *more: str, first: float = 0.0
+    ) -> tuple[int, str, float]:
         def start(arm: Any, chosen: Any) -> Engine:
-            clock[0] += starting
+            clock[0] += starting if clock[0] else max(first, starting)
             if refused is not None and refused in arm.label:
                 raise ValueError("Value error, it does not start")
             return Engine(arm)
@@ -113,9 +115,38 @@ def test_slow_starts_leave_no_empty_table(check: Any, run: Run, starting: float)
     assert max(found.values()) == found[base], "a size that nothing is compared with"
     if starting < 10:
         assert set(found.values()) == {10}
-    # Slower than that, starts and first sizes alone take ten minutes.
+    # Slower than that, starts and what every arm serves at least take ten minutes.
     if starting < 45:
         assert took <= 600 + 2 * SERVING
+
+
+def test_a_first_start_that_compiles_leaves_time_for_large_batches(check: Any, run: Run) -> None:
+    """The others were expected to take as long, so that one request at a time was all that anything was compared at."""
+    _, out, took = run(25.0, None, first=80.0)
+    assert min(cells(out).values()) >= 8
+    assert took <= 600 + 2 * SERVING
+
+
+def test_an_engine_that_dies_in_mid_flight_keeps_its_cells_and_the_others_go_on(
+    check: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = check.serve
+
+    def dies(engine: Any, arm: Any, base: Any, chosen: Any, deadline: float) -> None:
+        if arm.name == "suffix V1":
+            chosen = SimpleNamespace(**{**vars(chosen), "sizes": chosen.sizes[:2]})
+        serve(engine, arm, base, chosen, deadline)
+        if arm.name == "suffix V1":
+            raise OSError("it died while answering")
+
+    monkeypatch.setattr(check, "serve", dies)
+    code, out, _ = run(5.0)
+    assert code == 0
+    found = cells(out)
+    assert found.pop("suffix V1, async on") == found.pop("suffix V1, async off") == 4
+    assert set(found.values()) == {10}
+    assert out.count("ended after 4 cells: suffix V1") == 2
+    assert out.count("it died while answering") == 2
 
 
 def test_every_arm_without_a_cell_says_why(check: Any, run: Run) -> None:
