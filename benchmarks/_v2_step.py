@@ -43,15 +43,15 @@ class Count(TorchDispatchMode):
 
     Args:
         host: buffers of the host.
-        stream: waited for where the adapter waits; None on a CPU, where nothing is ever under way.
+        event: recorded and waited for where the adapter does; None on a CPU, where nothing is ever under way.
 
     Attributes:
         found: launches (copies included), copies, bytes to the host and to the device, synchronisations.
     """
 
-    def __init__(self, host: Sequence[Any], stream: Any = None) -> None:
+    def __init__(self, host: Sequence[Any], event: Any = None) -> None:
         super().__init__()
-        self._stream = stream
+        self._event = event
         self._host = [tensor.untyped_storage().data_ptr() for tensor in host]
         self.found = dict.fromkeys(COUNTED, 0)
 
@@ -72,11 +72,16 @@ class Count(TorchDispatchMode):
             self.found["copies"] += 1
             self.found[way] += tensor.numel() * tensor.element_size()
 
+    def record(self) -> None:
+        """In place of an event's."""
+        if self._event is not None:
+            self._event.record()
+
     def synchronize(self) -> None:
-        """In place of a stream's, and that too: without it the host would read what has not arrived."""
+        """In place of an event's, and that too: without it the host would read what has not arrived."""
         self.found["synchronisations"] += 1
-        if self._stream is not None:
-            self._stream.synchronize()
+        if self._event is not None:
+            self._event.synchronize()
 
 
 class TimedExchange(Exchange):
@@ -89,6 +94,12 @@ class TimedExchange(Exchange):
         seen = super()._fetch(index, num_sampled)
         self.fetched = time.perf_counter() - began
         return seen
+
+    def _arrived(self, seen: Any) -> Any:
+        began = time.perf_counter()
+        arrived = super()._arrived(seen)
+        self.fetched += time.perf_counter() - began
+        return arrived
 
 
 class TimedProposer(V2Proposer):
@@ -122,6 +133,7 @@ class Batch:
         self.states = SimpleNamespace(
             all_token_ids=SimpleNamespace(gpu=tokens.to(device)),
             total_len=SimpleNamespace(gpu=torch.from_numpy(self.lengths).to(device)),
+            draft_tokens=torch.zeros((rows, width), dtype=torch.int64, device=device),
         )
         self.exchange = TimedExchange(self.proposer, rows, width, device, self.states)
         self.batch = SimpleNamespace(
@@ -160,14 +172,9 @@ class Batch:
     def counted(self) -> dict[str, int]:
         """One step; what it launches, moves and waits for, counted where it happens."""
         exchange = self.exchange
-        away, exchange._away = exchange._away, True
-        stream = torch.accelerator.current_stream() if away else None
-        count = Count([exchange._host_in, exchange._host_out], stream)
-        try:
-            with patch("torch.accelerator.current_stream", lambda: count):
-                self.step(count)
-        finally:
-            exchange._away = away
+        count = Count([exchange._host_in, exchange._host_out], exchange._copied)
+        with patch.object(exchange, "_copied", count):
+            self.step(count)
         return count.found
 
     def step(self, counting: Any = None) -> dict[str, float]:
@@ -179,8 +186,8 @@ class Batch:
         began = time.perf_counter()
         with counting or nullcontext():
             self.exchange.step(self.batch, sampled, self.width)
+            taken = self.exchange.take()
         whole = time.perf_counter() - began
-        taken = self.exchange.take()
         assert taken is not None
         self._verify(taken[1])
         self._update([])

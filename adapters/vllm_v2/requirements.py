@@ -56,11 +56,12 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     HostSymbol(
         _RUNNER,
         "GPUModelRunner.take_draft_token_ids",
-        purpose="wrapped: the scheduler gets drafts of their real lengths",
+        purpose="wrapped: drafts are made here, and the scheduler gets them with their real lengths",
     ),
     HostSymbol(_RUNNER, "GPUModelRunner.speculator", purpose="read: is it ours"),
     HostSymbol(_STATES, "RequestState.all_token_ids", purpose="read: the tokens of each request"),
     HostSymbol(_STATES, "RequestState.total_len", purpose="read: how many they are"),
+    HostSymbol(_STATES, "RequestState.draft_tokens", purpose="written: drafts, once they are made"),
     HostSymbol(_BATCH, "InputBatch.num_reqs", purpose="read: rows of the step"),
     HostSymbol(_BATCH, "InputBatch.req_ids", purpose="read: request of each row"),
     HostSymbol(_BATCH, "InputBatch.idx_mapping", purpose="read: where its state is"),

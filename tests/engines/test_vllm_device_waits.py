@@ -90,18 +90,22 @@ def test_a_large_store_starts_on_cuda(
 
 
 def test_the_counter_sees_what_would_wait() -> None:
-    """Among it, look-ups on the host, which read the new tokens at every step."""
+    """Among it, look-ups on the host, which read the new tokens once per step, where the scheduler takes drafts."""
     recorder: Any = SimpleNamespace(drafts=lambda ids, *_: [[] for _ in ids], stopped=False)
     states = SimpleNamespace(
         all_token_ids=SimpleNamespace(gpu=torch.zeros((2, 8), dtype=torch.int32)),
         total_len=SimpleNamespace(gpu=torch.ones(2, dtype=torch.int32)),
+        draft_tokens=torch.zeros((2, 4), dtype=torch.int64),
     )
     ids = torch.arange(2, dtype=torch.int32)
     exchange = Exchange(recorder, 2, 4, "cpu", states)
     batch = SimpleNamespace(num_reqs=2, req_ids=["a", "b"], idx_mapping=ids)
     with Waits() as waits:
         exchange.step(batch, ids, 4)
-    assert "numpy" in waits.found
+    assert waits.found == [], "while the runner finishes the step, the copy is only under way"
+    with Waits() as waits:
+        exchange.take()
+    assert waits.found == ["numpy"]
     for cause in (
         lambda: ids[0].item(),
         lambda: bool(ids[0] > 0),

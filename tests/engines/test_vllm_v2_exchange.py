@@ -46,7 +46,9 @@ def states(rng: np.random.Generator) -> Any:
     tokens = torch.from_numpy(rng.integers(0, 1000, (REQUESTS, LENGTH)).astype(np.int32))
     lengths = torch.from_numpy(rng.integers(1, LENGTH + 1, REQUESTS).astype(np.int32))
     return SimpleNamespace(
-        all_token_ids=SimpleNamespace(gpu=tokens), total_len=SimpleNamespace(gpu=lengths)
+        all_token_ids=SimpleNamespace(gpu=tokens),
+        total_len=SimpleNamespace(gpu=lengths),
+        draft_tokens=torch.full((REQUESTS, WIDTH), -1, dtype=torch.int64),
     )
 
 
@@ -69,6 +71,12 @@ def test_the_proposer_sees_what_the_device_has_and_its_drafts_come_back_padded()
         recorder.answer = drafts
         sampled = torch.from_numpy(rng.integers(0, WIDTH + 2, len(rows)).astype(np.int32))
         out = exchange.step(batch(rows), sampled, WIDTH)
+        assert out.tolist() == [[PADDING] * WIDTH] * len(rows)
+        assert out.dtype == torch.int64
+        # As the runner does with what it is given, before the scheduler takes drafts.
+        state.draft_tokens[rows] = out
+        assert exchange.take() == ([f"r{row}" for row in rows], drafts)
+        assert exchange.take() is None
         ids, lengths, counts, tails, read = recorder.seen
         assert ids == [f"r{row}" for row in rows]
         assert counts.tolist() == sampled.tolist()
@@ -79,22 +87,70 @@ def test_the_proposer_sees_what_the_device_has_and_its_drafts_come_back_padded()
             assert np.array_equal(read[i], every)
             last = every[-WIDTH - 1 :]
             assert np.array_equal(tails[i][-len(last) :], last)
-            assert out[i].tolist() == drafts[i] + [PADDING] * (WIDTH - len(drafts[i]))
-        assert out.dtype == torch.int64
-        assert exchange.take() == (ids, drafts)
-        assert exchange.take() is None
+            stored = state.draft_tokens[row].tolist()
+            assert stored == drafts[i] + [PADDING] * (WIDTH - len(drafts[i]))
+        others = [row for row in range(REQUESTS) if row not in rows]
+        assert (state.draft_tokens[others] == -1).all(), "a row of somebody else"
 
 
 def test_what_vllm_writes_behind_a_shorter_draft_does_not_stay() -> None:
     recorder = Recorder()
-    exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", states(np.random.default_rng(3)))  # type: ignore[arg-type]
-    recorder.answer = [[5, 6, 7, 8]]
-    exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)[:, 2:] = -1
-    recorder.answer = [[9]]
-    assert exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH).tolist() == [
-        [9, 0, 0, 0]
-    ]
+    state = states(np.random.default_rng(3))
+    exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", state)  # type: ignore[arg-type]
+    for answer in ([5, 6, 7, 8], [9]):
+        recorder.answer = [answer]
+        out = exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)
+        assert out.tolist() == [[PADDING] * WIDTH]
+        out[:, 2:] = -1
+        state.draft_tokens[[2]] = out
+        exchange.take()
+    assert state.draft_tokens[2].tolist() == [9, 0, 0, 0]
     assert exchange.empty(3).tolist() == [[PADDING] * WIDTH] * 3
+
+
+def test_the_copy_begins_with_the_step_and_is_waited_for_where_drafts_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The runner's own work on the step, and the engine's on its tokens, lie between the two."""
+    order: list[str] = []
+    buffers: list[Any] = []
+    event = SimpleNamespace(
+        record=lambda: order.append("record"), synchronize=lambda: order.append("wait")
+    )
+    copy = torch.Tensor.copy_
+
+    def copied(to: Any, source: Any, non_blocking: bool = False) -> Any:
+        assert non_blocking
+        order.append("to host" if to.data_ptr() == buffers[0].data_ptr() else "to device")
+        return copy(to, source, non_blocking=non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copied)
+    recorder = Recorder()
+    exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", states(np.random.default_rng(3)))  # type: ignore[arg-type]
+    exchange._copied = event  # type: ignore[assignment]
+    buffers.append(exchange._host_in)
+    recorder.answer = [[5, 6], []]
+    with torch.inference_mode():
+        exchange.step(batch([2, 3]), torch.ones(2, dtype=torch.int32), WIDTH)
+    assert (order, recorder.shown) == (["to host", "record"], 0)
+    assert exchange.take() == (["r2", "r3"], [[5, 6], []])
+    assert order == ["to host", "record", "wait", "to device"]
+    recorder.answer = [[], []]
+    exchange.step(batch([2, 3]), torch.ones(2, dtype=torch.int32), WIDTH)
+    exchange.take()
+    assert order[4:] == ["to host", "record", "wait"], "nothing goes back where there is no draft"
+
+
+def test_drafts_that_cannot_be_sent_back_are_not_given_to_the_scheduler() -> None:
+    """It would verify the padding that stands on the device in their place."""
+    recorder = Recorder()
+    state = states(np.random.default_rng(3))
+    exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", state)  # type: ignore[arg-type]
+    recorder.answer = [[5], [6, 7]]
+    exchange.step(batch([1, 4]), torch.ones(2, dtype=torch.int32), WIDTH)
+    del state.draft_tokens
+    assert exchange.take() == (["r1", "r4"], [[], []])
+    assert recorder.failures == [("take", ["r1", "r4"])]
 
 
 def test_drafts_that_nobody_took_are_void_with_the_next_step() -> None:
@@ -104,6 +160,7 @@ def test_drafts_that_nobody_took_are_void_with_the_next_step() -> None:
     exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)
     exchange.after_update(None, None)
     assert exchange.take() is None
+    assert recorder.shown == 0
 
 
 def test_a_device_that_cannot_be_read_costs_the_drafts_of_the_step() -> None:
@@ -116,7 +173,7 @@ def test_a_device_that_cannot_be_read_costs_the_drafts_of_the_step() -> None:
 
 
 def test_counting_a_step_waits_for_the_copy_that_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The count stood in the stream's place, so that on a GPU the host read what had not arrived yet."""
+    """The count stood in the place of what is waited for, so that on a GPU the host read what had not arrived yet."""
     root = Path(__file__).resolve().parents[2]
     for folder in ("examples", "benchmarks"):
         monkeypatch.syspath_prepend(str(root / folder))
@@ -125,25 +182,26 @@ def test_counting_a_step_waits_for_the_copy_that_it_counts(monkeypatch: pytest.M
     pending: list[Any] = []
 
     class Late(_v2_step.TimedExchange):
-        """Copies arrive when the stream is waited for."""
+        """Copies arrive when the event is waited for."""
 
         def _fetch(self, index: Any, num_sampled: Any) -> Any:
             seen = super()._fetch(index, num_sampled)
-            arrived, seen[:] = seen.copy(), 0
-            pending.append(lambda: seen.__setitem__(slice(None), arrived))
-            torch.accelerator.current_stream().synchronize()
+            arrived = seen.clone()
+            seen.zero_()
+            pending.append(lambda: seen.copy_(arrived))
             return seen
 
-    stream = SimpleNamespace(synchronize=lambda: [pending.pop()() for _ in range(len(pending))])
+    event = SimpleNamespace(
+        record=lambda: None,
+        synchronize=lambda: [pending.pop()() for _ in range(len(pending))],
+    )
     monkeypatch.setattr(_v2_step, "TimedExchange", Late)
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: stream)
     one = _v2_step.Batch(2, 100, 4, "cpu", seed=7)
-    # As on a GPU, but for where the tensors are.
-    one.exchange._away = True
+    one.exchange._copied = event  # type: ignore[assignment]
     for _ in range(3):
         one.step()
     found = one.counted()
-    assert found["synchronisations"] == 2, "the adapter's, and that of the copy made late here"
+    assert found["synchronisations"] == 1
     assert not pending
     assert one.proposer.faults == one.proposer.histories.reread == 0
 
@@ -155,6 +213,7 @@ def test_once_nothing_is_drafted_any_more_nothing_is_copied() -> None:
     exchange = Exchange(recorder, REQUESTS, WIDTH, "cpu", state)  # type: ignore[arg-type]
     recorder.answer = [[5, 6]]
     exchange.step(batch([2]), torch.ones(1, dtype=torch.int32), WIDTH)
+    assert exchange.take() == (["r2"], [[5, 6]])
     recorder.stopped = True
     # Whatever is read of these fails.
     exchange._states = SimpleNamespace()
