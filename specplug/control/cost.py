@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -85,6 +86,8 @@ class CostModel:
 
     def __init__(self, captured: Sequence[int] = (), seed: CostSeed | None = None) -> None:
         self.captured: NDArray[np.int64] = np.array(sorted(set(captured)), np.int64)
+        self._shapes: list[int] = self.captured.tolist()
+        self._x = np.zeros(_SIZE)
         self.scale = math.nan  # seconds of a plain step; unknown before the first ones
         self.steps = 0
         self.rejected = 0
@@ -94,12 +97,16 @@ class CostModel:
         self._a = np.zeros((_SIZE, _SIZE))
         self._b = np.zeros(_SIZE)
         self._theta = self._mean.copy()
-        self._covariance = np.linalg.inv(self._precision) * _NOISE**2
+        self._covariance: FloatArray = _inverse(self._precision) * _NOISE**2
         self._first: list[StepFacts] = []
         self._seen = [0] * (_N + 1)
         self._recent: list[float] = []
         self._values = np.zeros(0)
         self._table = np.zeros(0)
+        # Not loaded with this module, which adapters import for StepFacts alone.
+        from specplug.kernels import step_time
+
+        self._kernel = step_time
         self._strange = 0
         self._tabulate()
 
@@ -133,7 +140,7 @@ class CostModel:
 
     def seconds(self, tokens: int, requests: int, context: int = 0, prefill: int = 0) -> float:
         """Expected duration of one step; in units of a plain step before :attr:`ready`."""
-        value = float(self.table(tokens, 0, requests, context, prefill)[0])
+        value = self._relative(tokens, requests, context, prefill)
         return value * (self.scale if self.ready else 1.0)
 
     def table(
@@ -146,12 +153,21 @@ class CostModel:
         end = base + most + 1
         if end > len(self._table):
             self._tabulate(max(end, 2 * len(self._table)))
-        rest = (
-            self._theta[_N] * context / _CONTEXT_UNIT
-            + self._theta[_N + 1] * requests / _REQUEST_UNIT
-        )
-        rest = max(0.0, float(rest)) + float(self._theta[_N + 2]) * prefill / max(1, base)
-        return np.maximum(self._table[base:end] + rest, 0.05)
+        costs: FloatArray = self._table[base:end] + self._rest(base, requests, context, prefill)
+        return np.maximum(costs, 0.05, out=costs)
+
+    def _relative(self, tokens: int, requests: int, context: int, prefill: int) -> float:
+        """The first number of :meth:`table`, without making one."""
+        if tokens >= len(self._table):
+            self._tabulate(max(tokens + 1, 2 * len(self._table)))
+        rest = self._rest(tokens, requests, context, prefill)
+        return max(float(self._table[tokens]) + rest, 0.05)
+
+    def _rest(self, tokens: int, requests: int, context: int, prefill: int) -> float:
+        """What a step costs besides its tokens."""
+        per_context, per_request, per_prefill = self._others
+        rest = per_context * context / _CONTEXT_UNIT + per_request * requests / _REQUEST_UNIT
+        return max(0.0, rest) + per_prefill * prefill / max(1, tokens)
 
     def doubt(self, base: int, most: int) -> FloatArray:
         """Standard deviation of what ``table(base, most, ...)`` says beyond its first value: float64 ``[most + 1]``."""
@@ -183,12 +199,12 @@ class CostModel:
     def _start(self) -> None:
         """Fit what was seen so far from the prior on; the newer half decides what a plain step takes."""
         self._theta = self._mean.copy()
-        self._covariance = np.linalg.inv(self._precision) * _NOISE**2
+        self._covariance = _inverse(self._precision) * _NOISE**2
         self._a[:], self._b[:], self.noise = 0.0, 0.0, _NOISE
         self._seen = [0] * (_N + 1)
         self._tabulate()
         newer = self._first[len(self._first) // 2 :]
-        shapes = [self.table(f.tokens, 0, f.requests, f.context, f.prefill)[0] for f in newer]
+        shapes = [self._relative(f.tokens, f.requests, f.context, f.prefill) for f in newer]
         self.scale = float(np.median([f.seconds / s for f, s in zip(newer, shapes, strict=True)]))
         for facts in self._first:
             self._add(facts)
@@ -197,10 +213,15 @@ class CostModel:
         self._fit()
 
     def _add(self, facts: StepFacts) -> None:
-        x = self._features(facts)
-        expected = max(0.05, float(x @ self._theta))
+        x = self._x
+        x[_N] = facts.context / _CONTEXT_UNIT
+        x[_N + 1] = facts.requests / _REQUEST_UNIT
+        x[_N + 2] = facts.prefill / max(1, facts.tokens)
+        tokens = float(self._padded_one(facts.tokens))
+        expected, variance = self._kernel.expect(tokens, _INNER, self._theta, self._covariance, x)
+        expected = max(0.05, expected)
         y = facts.seconds / self.scale
-        uncertain = self.noise**2 + float(x @ self._covariance @ x) / expected**2
+        uncertain = self.noise**2 + variance / expected**2
         off = (y - expected) / expected
         far = abs(off) / math.sqrt(uncertain)
         weight = min(1.0, 2.0 / far) ** 2 if far > 0 else 1.0
@@ -218,31 +239,25 @@ class CostModel:
                 self.scale *= math.exp(middle)
                 y *= math.exp(-middle)
             self._recent.clear()
-        interval = int(np.searchsorted(KNOTS, facts.tokens))
-        self._seen[min(interval, _N)] += 1
-        if off > 1.0 and self._seen[min(interval, _N)] <= _CONFIRMED:
+        interval = bisect_left(KNOTS, facts.tokens)
+        self._seen[interval] += 1
+        if off > 1.0 and self._seen[interval] <= _CONFIRMED:
             # One slow step must not close a range of lengths that nobody would then ever try again.
             weight *= 0.05
         weight /= expected**2  # errors are relative
-        self._a = _MEMORY * self._a + weight * np.outer(x, x)
-        self._b = _MEMORY * self._b + weight * y * x
+        self._kernel.absorb(self._a, self._b, x, y, weight, _MEMORY)
         self.largest = max(int(self.largest * 0.9995), facts.tokens)
 
     def _fit(self) -> None:
         matrix = self._a + self._precision
-        inverse = np.linalg.inv(matrix)
+        inverse = _inverse(matrix)
         self._theta = inverse @ (self._b + self._precision @ self._mean)
         self._covariance = inverse * self.noise**2
         self._tabulate()
 
-    def _features(self, facts: StepFacts) -> FloatArray:
-        tokens = self._padded(np.array([facts.tokens]))[0]
-        x = np.empty(_SIZE)
-        x[:_N] = _basis(float(tokens))
-        x[_N] = facts.context / _CONTEXT_UNIT
-        x[_N + 1] = facts.requests / _REQUEST_UNIT
-        x[_N + 2] = facts.prefill / max(1, facts.tokens)
-        return x
+    def _padded_one(self, tokens: int) -> int:
+        place = bisect_left(self._shapes, tokens)
+        return self._shapes[place] if place < len(self._shapes) else tokens
 
     def _padded(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         if not len(self.captured):
@@ -253,6 +268,8 @@ class CostModel:
 
     def _tabulate(self, size: int = 0) -> None:
         size = max(size, len(self._table), 1024)
+        # Of context, requests and share of prefill.
+        self._others: list[float] = self._theta[_N:].tolist()
         values = _BASIS @ self._theta[:_N]
         # Noise must not make a longer step look cheaper than a shorter one.
         self._values = np.maximum(np.maximum.accumulate(values), 0.05)
@@ -260,6 +277,10 @@ class CostModel:
         if self.captured.size:
             tokens = self._padded(tokens)
         self._table = np.interp(tokens, KNOTS, self._values)
+
+
+def _inverse(matrix: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.inv(matrix), np.float64)
 
 
 def _basis(tokens: float) -> FloatArray:

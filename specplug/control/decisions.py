@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ REASONS = (
     "cautious",  # drafts cost more than predicted, lately
     "resting",  # proposing itself costs more host time than it brings
 )
+
+_NUMBERS = {reason: number for number, reason in enumerate(REASONS)}
 
 DECISION: np.dtype[Any] = np.dtype(
     [
@@ -47,9 +50,10 @@ class Decisions:
     """
 
     def __init__(self, capacity: int = 1024) -> None:
-        self.ring: NDArray[Any] = np.zeros(capacity, DECISION)
+        self.ring = np.zeros(capacity, DECISION)
         self.ring["step"] = -1
         self.step = 0
+        self._predicted = np.nan
         self.totals = {
             "offered": 0.0,
             "budget": 0.0,
@@ -61,6 +65,19 @@ class Decisions:
             "measured": 0.0,
         }
         self.reasons = [0] * len(REASONS)
+
+    @property
+    def ring(self) -> NDArray[Any]:
+        """Structured array of :data:`DECISION`."""
+        return self._ring
+
+    @ring.setter
+    def ring(self, ring: NDArray[Any]) -> None:
+        self._ring = ring
+        # Plain arrays over the same memory: writing through a memory-mapped one takes microseconds longer.
+        self._rows = np.asarray(ring)
+        self._accepted = self._rows["accepted"]
+        self._measured = self._rows["measured"]
 
     def add(
         self,
@@ -75,8 +92,8 @@ class Decisions:
         reason: str,
     ) -> None:
         """Note a decision; what it came to is added by :meth:`accepted` and :meth:`measured`."""
-        number = REASONS.index(reason)
-        self.ring[self.step % len(self.ring)] = (
+        number = _NUMBERS[reason]
+        self._rows[self.step % len(self._rows)] = (
             self.step,
             rows,
             offered,
@@ -89,17 +106,19 @@ class Decisions:
             np.nan,
             number,
         )
+        self._predicted = predicted
         self.step += 1
         self.reasons[number] += 1
-        self.totals["offered"] += offered
-        self.totals["budget"] += budget
-        self.totals["drafted"] += drafted
-        self.totals["expected"] += expected
+        totals = self.totals
+        totals["offered"] += offered
+        totals["budget"] += budget
+        totals["drafted"] += drafted
+        totals["expected"] += expected
 
     def accepted(self, tokens: int, wasted: int = 0) -> None:
         """Drafts of the last decision that were accepted, and that were not."""
         if self.step:
-            self.ring[(self.step - 1) % len(self.ring)]["accepted"] += tokens
+            self._accepted[(self.step - 1) % len(self._rows)] += tokens
             self.totals["accepted"] += tokens
             self.totals["wasted"] += wasted
 
@@ -107,10 +126,9 @@ class Decisions:
         """How long the step took that verified the last decision."""
         if not self.step:
             return
-        last = self.ring[(self.step - 1) % len(self.ring)]
-        last["measured"] = seconds
-        if np.isfinite(last["predicted"]):
-            self.totals["predicted"] += float(last["predicted"])
+        self._measured[(self.step - 1) % len(self._rows)] = seconds
+        if math.isfinite(self._predicted):
+            self.totals["predicted"] += self._predicted
             self.totals["measured"] += seconds
 
     def last(self, most: int | None = None) -> NDArray[Any]:

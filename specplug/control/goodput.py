@@ -15,6 +15,7 @@ Nothing here looks at a clock; step times come through :meth:`GoodputController.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from dataclasses import replace
@@ -88,9 +89,6 @@ class GoodputController:
         slots, width = context.max_requests, context.max_draft
         self.acceptance = AcceptanceModel(slots, width, informed=trims and informed)
         self._width = width
-        self._depths = np.arange(width, dtype=np.int32)
-        self._chances = np.full((slots, width), 0.5)
-        self._offered = np.zeros(slots, np.int64)
         self._context = 0  # tokens in the cache, from the last timed step
         self._batch = self._prefill = 0  # requests of the last step, prompt tokens of the next
         self._others = (
@@ -104,13 +102,13 @@ class GoodputController:
         self._seconds = math.nan
         self._rows = 0
         self._emitted = 0
-        self._drafted = self._budget = self._likely = 0
+        self._drafted = self._budget = 0
         self._wait = np.full(slots, PROBE_FIRST)
         self._idle = np.zeros(slots, np.int64)
-        self._useful = np.full(slots, 1.0)
         self._host_per_row = 0.0
         self._held, self._age = 0, 0
         self._survey, self._trials, self._tried = Survey(), Trials(), False
+        _warm_up()
 
     # What the session calls.
 
@@ -122,10 +120,8 @@ class GoodputController:
     def begin(self, slot: int, request: Request) -> None:
         """A request takes a slot."""
         self.acceptance.begin(slot, request)
-        self._offered[slot] = 0
         self._wait[slot] = PROBE_FIRST
         self._idle[slot] = 0
-        self._useful[slot] = 1.0
 
     def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
         """Before drafting: with ``trims`` who is asked at all, otherwise the lengths."""
@@ -139,8 +135,7 @@ class GoodputController:
             ceilings[:] = limits
             self._rest(slots, ceilings)
             return
-        chances = self.acceptance.corrected(slots, self.acceptance.blind(len(slots)))
-        plan = self._decide(slots, chances, limits)
+        plan = self._decide(slots, limits, int(limits.sum()), self._width)
         ceilings[:] = np.minimum(plan.lengths, limits)
         probed = self._probe(slots, limits, ceilings)
         if self.actions is not None and not probed:
@@ -152,18 +147,15 @@ class GoodputController:
 
     def trim(self, slots: IntArray, survival: FloatArray, lengths: IntArray) -> None:
         """After drafting: shorten ``lengths`` (int32 ``[B]``) to what pays. ``survival``: float64 ``[B, K]``."""
-        offered = lengths.copy()
-        self._offered[slots] = offered
-        total = int(offered.sum())
+        total, width = self.acceptance.read(slots, survival, lengths)
         if not total:
             self._note(0, 0, None, "nothing offered")
             return
-        width = int(offered.max())
-        chances = self.acceptance.chances(survival[:, :width])
-        self._chances[slots, :width] = chances
-        plan = self._decide(slots, self.acceptance.corrected(slots, chances), offered)
+        plan = self._decide(slots, lengths, total, width)
         np.minimum(lengths, plan.lengths, out=lengths)
-        self._note(total, int(lengths.sum()), plan, "probe" if self._tried else "")
+        # Only common lengths may be longer than what some rows have.
+        drafted = plan.total if self.actions is None else int(lengths.sum())
+        self._note(total, drafted, plan, "probe" if self._tried else "")
 
     def compare(self, slots: IntArray, tested: IntArray, agreed: IntArray) -> None:
         """Of what was offered, ``tested`` positions could be judged and ``agreed`` were what the target said.
@@ -171,8 +163,7 @@ class GoodputController:
         Args:
             slots, tested, agreed: int32 ``[B]``; ``tested`` is ``agreed`` or one more.
         """
-        self.acceptance.learn(slots, self._chances[slots], tested, agreed)
-        self._useful[slots] += 0.2 * (np.minimum(agreed, 4) - self._useful[slots])
+        self.acceptance.learn(slots, tested, agreed)
 
     def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
         """How the drafts that were verified fared: int32 ``[B]`` each."""
@@ -181,9 +172,7 @@ class GoodputController:
         self.decisions.accepted(total, int(drafted.sum()) - total)
         if self.trims:
             return
-        blind = self.acceptance.blind(len(slots))
-        tested = np.minimum(drafted, accepted + 1)
-        self.acceptance.learn(slots, blind, tested.astype(np.int32), accepted)
+        self.acceptance.learn(slots, np.minimum(drafted, accepted + 1), accepted)
         back = accepted > 0
         self._wait[slots] = np.where(
             back, PROBE_FIRST, np.minimum(self._wait[slots] * 2, PROBE_MOST)
@@ -243,12 +232,11 @@ class GoodputController:
 
     # How it decides.
 
-    def _decide(self, slots: IntArray, chances: FloatArray, limits: IntArray) -> Plan:
-        survival: FloatArray = np.cumprod(chances, axis=1, dtype=np.float64)
-        if int(limits.min()) < survival.shape[1]:
-            survival *= self._depths[: survival.shape[1]] < limits[:, None]
+    def _decide(self, slots: IntArray, limits: IntArray, total: int, width: int) -> Plan:
+        """The lengths of a step, at most ``limits``, whose sum is ``total`` and the longest of which ``width``."""
+        survival = self.acceptance.forecast(slots, limits, width)
         rows = len(slots)
-        most = min(int(limits.sum()), self.settings.max_draft_tokens, self._allowed(rows))
+        most = min(total, self.settings.max_draft_tokens, self._allowed(rows))
         self._budget = most
         costs = self.cost.table(
             rows + self._others, max(0, most), rows, self._context, self._prefill
@@ -261,15 +249,7 @@ class GoodputController:
         if self.settings.slo_ms is not None and self.cost.ready:
             slo = self.settings.slo_ms / 1000.0 / self.cost.scale
         latency = self.settings.mode == "latency"
-        plan = spend(
-            survival,
-            costs,
-            margin=margin,
-            latency=latency,
-            most_cost=slo,
-            likely=self._likely,
-        )
-        self._likely = plan.total
+        plan = spend(survival, costs, margin=margin, latency=latency, most_cost=slo)
         if self._prefill and plan.total:
             alone = self.cost.table(rows, max(0, most), rows, self._context)
             free = spend(survival, alone, margin=margin, latency=latency)
@@ -323,9 +303,9 @@ class GoodputController:
         """Do not even ask for drafts where asking costs more host time than the drafts bring."""
         if not self.cost.ready or self._host_per_row <= 0.0:
             return
-        per_token = self.cost.seconds(len(slots), len(slots), self._context) / max(1, len(slots))
-        hopeless = self._useful[slots] * per_token < 2.0 * self._host_per_row
-        hopeless &= self._useful[slots] < 0.02
+        per_token = self.cost.seconds(len(slots), len(slots), self._context) / len(slots)
+        useful = self.acceptance.useful[slots]
+        hopeless = useful < min(0.02, 2.0 * self._host_per_row / per_token)
         self._idle[slots] = np.where(hopeless, self._idle[slots] + 1, 0)
         ceilings[hopeless & (self._idle[slots] % PROBE_FIRST != 0)] = 0
 
@@ -364,3 +344,18 @@ class GoodputController:
         self._spent += _NEWEST * (self._rows * min(seconds / plain, 10.0) - self._spent)
         lost = max(0.0, 1.0 - self._brought / max(self._spent, 1e-9))
         self._caution = 0.98 * self._caution + 0.05 * lost
+
+
+@functools.cache
+def _warm_up() -> None:
+    """Compile or load the kernels now, once per process, and not in the first steps of an engine."""
+    one = np.ones(1, np.int32)
+    model = AcceptanceModel(1, 1)
+    model.read(0 * one, np.ones((1, 1)), one)
+    survival = model.forecast(0 * one, one, 1)
+    model.learn(0 * one, one, one)
+    spend(survival, np.ones(2))
+    spend_at_rate(survival, np.ones(2), 1.0)
+    cost = CostModel()
+    for _ in range(8):
+        cost.observe(StepFacts(1.0, 1, 1))

@@ -17,12 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.kernels import spending as kernel
 from specplug.types import IntArray
 
 FloatArray = NDArray[np.float64]
-
-#: One gain in so many is sampled; no power of two, lest all of one depth be.
-_SAMPLE = 7
 
 
 class Plan(NamedTuple):
@@ -41,21 +39,6 @@ class Plan(NamedTuple):
     ratio: float
 
 
-def gains_for_throughput(survival: FloatArray) -> FloatArray:
-    """What each token adds to the number of tokens of the step: its survival."""
-    return survival
-
-
-def gains_for_latency(survival: FloatArray) -> FloatArray:
-    """What each token takes from the sum over rows of ``1 / expected tokens``: float64 ``[B, K]``."""
-    tokens = 1.0 + np.cumsum(survival, axis=1)
-    before = np.empty_like(tokens)
-    before[:, 0] = 1.0
-    before[:, 1:] = tokens[:, :-1]
-    # They fall by themselves, except for the rounding of tiny ones.
-    return np.minimum.accumulate(1.0 / before - 1.0 / tokens, axis=1)
-
-
 def spend(
     survival: FloatArray,
     costs: FloatArray,
@@ -63,7 +46,6 @@ def spend(
     margin: float = 0.0,
     latency: bool = False,
     most_cost: float = np.inf,
-    likely: int | None = None,
 ) -> Plan:
     """The best lengths for one step.
 
@@ -73,50 +55,21 @@ def spend(
         margin: how much better than no drafts the plan must be, as a fraction, lest nothing be drafted.
         latency: minimise the mean time per output token instead of maximising tokens per time.
         most_cost: steps that cost more are not considered, except without drafts.
-        likely: about how many tokens the plan will have; the plan is the same, it may only be found sooner.
 
     Complexity: O(M + N log N) for M positions and at most N draft tokens.
     """
-    rows, most = len(survival), len(costs) - 1
-    gains = gains_for_latency(survival) if latency else survival
-    few = most if likely is None else min(most, likely + likely // 4 + 32)
-    order = _greatest(gains, few)
-    if len(order) == 0 or rows == 0:
-        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
-    value = np.cumsum(order)
-    ratio = _ratios(value, costs[1 : len(order) + 1], costs[0], rows, latency, most_cost)
-    best = int(np.argmax(ratio))
-    if few < most and len(order) == few:
-        # Each further token gains no more than the last of these: can any longer plan be better?
-        dreamt = value[-1] + order[-1] * np.arange(1, most - few + 1)
-        hope = _ratios(dreamt, costs[few + 1 :], costs[0], rows, latency, most_cost)
-        if hope.max() > max(ratio[best], 1.0 + margin):
-            return spend(survival, costs, margin=margin, latency=latency, most_cost=most_cost)
-    if ratio[best] < 1.0 + margin:
-        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
-    lengths = _first(gains, order[best], best + 1)
-    expected = value[best]
+    survival = _plain(survival)
+    gains = survival
     if latency:
-        expected = survival[np.arange(survival.shape[1]) < lengths[:, None]].sum()
-    return Plan(lengths, best + 1, float(expected), float(ratio[best]))
-
-
-def _ratios(
-    value: FloatArray,
-    spent: FloatArray,
-    plain: float,
-    rows: int,
-    latency: bool,
-    most_cost: float,
-) -> FloatArray:
-    """Expected goodput (or speed) against no drafts, of steps with these sums of gains and these costs."""
-    if latency:
-        ratio = (rows * plain) / (spent * np.maximum(rows - value, 1e-12))
-    else:
-        ratio = (rows + value) * (plain / (rows * spent))
-    if np.isfinite(most_cost):
-        ratio[spent > most_cost] = 0.0
-    return ratio
+        gains = np.empty_like(survival)
+        kernel.latency_gains(survival, gains)
+    lengths, order, ends = _room(gains)
+    total, expected, ratio = kernel.spend(
+        gains, _plain(costs), margin, latency, most_cost, lengths, order, ends
+    )
+    if latency and total:
+        expected = float(survival[np.arange(survival.shape[1]) < lengths[:, None]].sum())
+    return Plan(lengths, total, expected, ratio)
 
 
 def spend_at_rate(survival: FloatArray, costs: FloatArray, rate: float) -> Plan:
@@ -131,18 +84,10 @@ def spend_at_rate(survival: FloatArray, costs: FloatArray, rate: float) -> Plan:
         survival, costs: as for :func:`spend`, the other work included in ``costs``.
         rate: tokens per unit of cost of a step without the other work.
     """
-    rows = len(survival)
-    order = _greatest(survival, len(costs) - 1)
-    count = len(order)
-    if count == 0 or rows == 0:
-        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
-    value = np.cumsum(order)
-    worth = value - rate * (costs[1 : count + 1] - costs[0])
-    best = int(np.argmax(worth))
-    if worth[best] <= 0.0:
-        return Plan(np.zeros(rows, np.int32), 0, 0.0, 1.0)
-    lengths = _first(survival, order[best], best + 1)
-    return Plan(lengths, best + 1, float(value[best]), 1.0 + float(worth[best]) / rows)
+    survival = _plain(survival)
+    lengths, order, ends = _room(survival)
+    found = kernel.spend_at_rate(survival, _plain(costs), rate, lengths, order, ends)
+    return Plan(lengths, *found)
 
 
 def spend_uniform(
@@ -169,34 +114,17 @@ def spend_uniform(
     return best
 
 
-def _greatest(gains: FloatArray, most: int) -> FloatArray:
-    """The ``most`` greatest gains above 0, falling: float64 ``[N]``.
-
-    Where few of many are wanted, a sorted sample says how great they are at least, and the others need not be sorted.
-    """
-    flat = gains.ravel()
-    wanted = most + most // 3 + 64
-    if flat.size > 2 * wanted:
-        sample = np.sort(flat[::_SAMPLE])
-        # Some more than are wanted, by the sample; should these be too few, all are sorted.
-        kept = flat[flat >= sample[-(wanted // _SAMPLE) - 1]]
-        if len(kept) >= most:
-            flat = kept
-    return np.sort(flat[flat > 0.0])[::-1][:most]
+def _room(gains: FloatArray) -> tuple[IntArray, FloatArray, NDArray[np.int64]]:
+    """For the lengths, and for what the kernels need."""
+    return (
+        np.empty(len(gains), np.int32),
+        np.empty(gains.size),
+        np.zeros(kernel.BUCKETS, np.int64),
+    )
 
 
-def _first(gains: FloatArray, least: float, total: int) -> IntArray:
-    """Per row how many of the ``total`` greatest gains it holds; ties go to earlier rows."""
-    lengths = _leading(gains > least)
-    missing = total - int(lengths.sum())
-    if missing:
-        equal = _leading(gains >= least) - lengths
-        lengths += np.minimum(equal, np.maximum(0, missing - (np.cumsum(equal) - equal)))
-    return lengths.astype(np.int32)
-
-
-def _leading(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Per row the number of true values before the first false one, of which all true values are."""
-    found: NDArray[np.int64] = mask.argmin(axis=1)
-    found[mask[:, -1]] = mask.shape[1]
-    return found
+def _plain(values: FloatArray) -> FloatArray:
+    """The one form that the kernels are compiled for."""
+    if values.flags.writeable:
+        return np.ascontiguousarray(values, np.float64)
+    return np.array(values, np.float64)

@@ -61,7 +61,7 @@ ARROWS = {
     "specplug.verify": _row("specplug.kernels", "numpy", *BASE),
     "specplug.index": _row("specplug.kernels", "numpy", *BASE),
     "specplug.layers": _row("numpy", *BASE),
-    "specplug.control": _row("specplug.figures", "numpy", *BASE),
+    "specplug.control": _row("specplug.kernels", "specplug.figures", "numpy", *BASE),
     "specplug.registry": _row(*BASE),
     "specplug.sources": _row("specplug.types", "numpy"),
     "specplug.steering": _row("specplug.control", "specplug.sources", "numpy", *BASE),

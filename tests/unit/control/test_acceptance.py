@@ -16,13 +16,33 @@ def array(*values: int) -> np.ndarray:
     return np.array(values, LENGTH_DTYPE)
 
 
+def corrected(model: AcceptanceModel, slots: np.ndarray, chances: np.ndarray) -> np.ndarray:
+    """The chances of drafts after correction, float64 ``[B, K]``."""
+    model.chances[slots] = chances
+    width = chances.shape[1]
+    survival = model.forecast(slots, np.full(len(slots), width, LENGTH_DTYPE), width)
+    return survival / np.hstack([np.ones((len(slots), 1)), survival[:, :-1]])
+
+
+def learn(
+    model: AcceptanceModel,
+    slots: np.ndarray,
+    chances: np.ndarray,
+    tested: np.ndarray,
+    agreed: np.ndarray,
+) -> None:
+    """Drafts of these chances had these outcomes."""
+    model.chances[slots] = chances
+    model.learn(slots, tested, agreed)
+
+
 def serve(model: AcceptanceModel, claimed: float, true: float, steps: int, seed: int = 0) -> None:
     """Drafts of eight tokens, each claimed to be accepted with one chance, and accepted with another."""
     coins = np.random.default_rng(seed)
     chances = np.full((1, 8), claimed)
     for _ in range(steps):
         agreed = int(np.argmax(np.append(coins.random(8) >= true, True)))
-        model.learn(array(0), chances, array(min(agreed + 1, 8)), array(agreed))
+        learn(model, array(0), chances, array(min(agreed + 1, 8)), array(agreed))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +56,7 @@ def test_the_corrected_chance_comes_near_the_true_one(claimed: float, true: floa
         1, 300
     ):  # it goes on following the coins, so it is the mean that can be right
         serve(model, claimed, true, 1, seed)
-        found.append(model.corrected(array(0), np.full((1, 8), claimed))[0, 0])
+        found.append(corrected(model, array(0), np.full((1, 8), claimed))[0, 0])
     assert np.mean(found) == pytest.approx(true, abs=0.08)
     assert np.std(found) < 0.12
 
@@ -44,23 +64,23 @@ def test_the_corrected_chance_comes_near_the_true_one(claimed: float, true: floa
 def test_a_liar_is_found_out_in_a_few_steps() -> None:
     model = AcceptanceModel(1, 8)
     serve(model, 0.99, 0.0, 12)
-    assert model.corrected(array(0), np.full((1, 8), 0.99))[0, 0] < 0.3
+    assert corrected(model, array(0), np.full((1, 8), 0.99))[0, 0] < 0.3
 
 
 def test_after_a_thousand_failures_ten_successes_are_enough() -> None:
     model = AcceptanceModel(1, 8)
     serve(model, 0.9, 0.0, 1000)
-    assert model.corrected(array(0), np.full((1, 8), 0.9))[0, 0] < 0.2
+    assert corrected(model, array(0), np.full((1, 8), 0.9))[0, 0] < 0.2
     serve(model, 0.9, 1.0, 10)
-    assert model.corrected(array(0), np.full((1, 8), 0.9))[0, 0] > 0.7
+    assert corrected(model, array(0), np.full((1, 8), 0.9))[0, 0] > 0.7
 
 
 def test_behind_the_first_rejection_nothing_is_learned() -> None:
     """Two models see the same first rejection, with one draft longer than the other."""
     short, long = AcceptanceModel(1, 8), AcceptanceModel(1, 8)
     chances = np.full((1, 8), 0.7)
-    short.learn(array(0), chances[:, :1].copy(), array(1), array(0))
-    long.learn(array(0), chances, array(1), array(0))
+    learn(short, array(0), chances, array(1), array(0))
+    learn(long, array(0), chances, array(1), array(0))
     assert short.request_bias == long.request_bias
     assert (short.depth_bias == long.depth_bias).all()
 
@@ -70,9 +90,9 @@ def test_a_new_request_starts_from_its_group_not_from_the_last_one_in_the_slot()
     model.begin(0, Request("a", 1, namespace="x"))
     serve(model, 0.9, 0.0, 200)
     model.begin(0, Request("b", 1, namespace="y"))
-    fresh = model.corrected(array(0), np.full((1, 8), 0.9))[0, 0]
+    fresh = corrected(model, array(0), np.full((1, 8), 0.9))[0, 0]
     model.begin(1, Request("c", 1, namespace="x"))
-    same = model.corrected(array(1), np.full((1, 8), 0.9))[0, 0]
+    same = corrected(model, array(1), np.full((1, 8), 0.9))[0, 0]
     assert model.request_bias.tolist() == [0.0, 0.0]
     assert same < fresh
 
@@ -83,7 +103,7 @@ def test_requests_at_another_temperature_are_another_group() -> None:
     serve(model, 0.9, 0.1, 100)
     model.begin(0, Request("hot", 1, temperature=1.5))
     model.begin(1, Request("cold", 1))
-    hot, cold = model.corrected(array(0, 1), np.full((2, 8), 0.9))[:, 0]
+    hot, cold = corrected(model, array(0, 1), np.full((2, 8), 0.9))[:, 0]
     assert hot < cold
 
 
@@ -93,8 +113,8 @@ def test_without_estimates_the_rates_of_the_positions_are_learned() -> None:
     rates = np.array([0.9, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5])
     for _ in range(500):
         agreed = int(np.argmax(np.append(coins.random(8) >= rates, True)))
-        model.learn(array(0), model.blind(1), array(min(agreed + 1, 8)), array(agreed))
-    found = model.corrected(array(0), model.blind(1))[0]
+        model.learn(array(0), array(min(agreed + 1, 8)), array(agreed))
+    found = corrected(model, array(0), model.chances)[0]
     assert found[0] == pytest.approx(0.9, abs=0.1)
     assert found[1] == pytest.approx(0.5, abs=0.15)
 
@@ -102,11 +122,30 @@ def test_without_estimates_the_rates_of_the_positions_are_learned() -> None:
 @given(survival=arrays(np.float64, (3, 5), elements=st.floats(allow_nan=True, allow_infinity=True)))
 def test_whatever_a_proposer_writes_becomes_a_chance(survival: np.ndarray) -> None:
     model = AcceptanceModel(3, 5)
-    chances = model.chances(survival)
-    assert ((chances >= LOWEST) & (chances <= HIGHEST)).all()
-    model.learn(array(0, 1, 2), chances, array(1, 5, 0), array(0, 5, 0))
-    corrected = model.corrected(array(0, 1, 2), chances)
-    assert ((corrected > 0) & (corrected < 1)).all()
+    assert model.read(array(0, 1, 2), survival, array(5, 4, 5)) == (14, 5)
+    assert ((model.chances >= LOWEST) & (model.chances <= HIGHEST)).all()
+    model.learn(array(0, 1, 2), array(1, 4, 0), array(0, 4, 0))
+    found = corrected(model, array(0, 1, 2), model.chances)
+    assert ((found > 0) & (found < 1)).all()
+
+
+def test_a_slot_that_does_not_exist_is_an_error_and_changes_nothing() -> None:
+    model = AcceptanceModel(3, 5)
+    before = model.chances.copy()
+    for call in (
+        lambda slots: model.read(slots, np.full((2, 5), 0.9), array(5, 5)),
+        lambda slots: model.forecast(slots, array(5, 5), 5),
+        lambda slots: model.learn(slots, array(5, 5), array(5, 5)),
+    ):
+        for slot in (3, -1):
+            with pytest.raises(
+                IndexError, match=f"position 1: got slot {slot}, expected one below 3"
+            ):
+                call(array(0, slot))
+    with pytest.raises(IndexError, match="at most 5 tokens"):
+        model.learn(array(0, 1), array(5, 6), array(5, 5))
+    assert (model.chances == before).all()
+    assert not model.request_bias.any()
 
 
 def test_many_namespaces_do_not_fill_the_memory() -> None:
@@ -117,7 +156,7 @@ def test_many_namespaces_do_not_fill_the_memory() -> None:
     assert len(model.group_bias) == 256
 
 
-def test_the_short_way_for_one_group_is_the_long_way() -> None:
+def test_a_group_beside_it_that_was_not_tested_changes_nothing() -> None:
     """Rows of one group, and the same rows beside one of another group that was never tested."""
     coins = np.random.default_rng(0)
     short, long = AcceptanceModel(4, 8), AcceptanceModel(4, 8)
@@ -129,9 +168,9 @@ def test_the_short_way_for_one_group_is_the_long_way() -> None:
         chances = coins.uniform(0.1, 0.9, (4, 8))
         agreed = coins.integers(0, 8, 4).astype(LENGTH_DTYPE)
         tested = (agreed + 1).astype(LENGTH_DTYPE)
-        short.learn(array(0, 1, 2), chances[:3], tested[:3], agreed[:3])
+        learn(short, array(0, 1, 2), chances[:3], tested[:3], agreed[:3])
         tested[3] = 0
-        long.learn(array(0, 1, 2, 3), chances, tested, agreed)
+        learn(long, array(0, 1, 2, 3), chances, tested, agreed)
     assert short.group_bias[0] == pytest.approx(long.group_bias[0], abs=1e-12)
     assert short.request_bias[:3] == pytest.approx(long.request_bias[:3], abs=1e-12)
 
@@ -147,14 +186,14 @@ def test_each_source_has_a_reliability_of_its_own() -> None:
     for _ in range(300):
         hits = coins.random((2, 8)) < true
         agreed = np.where(hits.all(axis=1), 8, hits.argmin(axis=1)).astype(LENGTH_DTYPE)
-        model.learn(slots, chances, np.minimum(agreed + 1, 8).astype(LENGTH_DTYPE), agreed)
-    found = model.corrected(slots, chances)
+        learn(model, slots, chances, np.minimum(agreed + 1, 8).astype(LENGTH_DTYPE), agreed)
+    found = corrected(model, slots, chances)
     assert found[:, ::2] == pytest.approx(0.95, abs=0.06)
     assert found[:, 1::2] == pytest.approx(0.4, abs=0.12)
     assert model.source_bias[2] == 0.0
     # A new request starts from what is known of its sources.
     model.begin(0, Request("new", 1))
-    again = model.corrected(slots, chances)[0]
+    again = corrected(model, slots, chances)[0]
     assert again[0] > again[1] + 0.15
 
 
@@ -167,5 +206,5 @@ def test_a_new_tenant_starts_from_what_requests_of_its_temperature_did() -> None
     found = []
     for temperature in (0.0, 1.0):
         model.begin(0, Request("x", 1, namespace=f"new {temperature}", temperature=temperature))
-        found.append(model.corrected(array(0), np.full((1, 8), 0.7))[0, 0])
+        found.append(corrected(model, array(0), np.full((1, 8), 0.7))[0, 0])
     assert found[0] > found[1] + 0.15

@@ -1,0 +1,229 @@
+"""The kernels of the controller are their twins, and with either the controller decides the same."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba.core.dispatcher import Dispatcher
+from numpy.typing import NDArray
+
+from specplug.control import acceptance, plan
+from specplug.control.acceptance import AcceptanceModel
+from specplug.control.cost import CostModel, StepFacts
+from specplug.control.goodput import GoodputController
+from specplug.control.options import GoodputSettings
+from specplug.kernels import forecast, spending, step_time
+from specplug.reference import forecast as slow_forecast
+from specplug.reference import spending as slow_spending
+from specplug.reference import step_time as slow_step_time
+from specplug.types import LENGTH_DTYPE, Context, Request
+
+Floats = NDArray[np.float64]
+seeds = st.integers(0, 1 << 32)
+
+
+def drafts(coins: np.random.Generator, rows: int, width: int) -> Floats:
+    """Survival as proposers write it, and sometimes nonsense."""
+    survival: Floats = np.cumprod(coins.random((rows, width)) ** coins.choice([0.1, 1.0]), axis=1)
+    for nonsense in (np.nan, np.inf, 0.0, -1.0):
+        if coins.random() < 0.2:
+            survival[coins.random((rows, width)) < 0.2] = nonsense
+    return survival
+
+
+@settings(max_examples=40)
+@given(seed=seeds, informed=st.booleans(), told_apart=st.booleans())
+def test_what_is_believed_is_what_the_twin_believes(
+    seed: int, informed: bool, told_apart: bool
+) -> None:
+    coins = np.random.default_rng(seed)
+    slots, width = int(coins.integers(1, 6)), int(coins.integers(1, 24))
+    model = AcceptanceModel(slots, width, informed=informed)
+    if told_apart:
+        model.know_sources(3, coins.integers(0, 5, (slots, width)).astype(np.uint8))
+    for slot in range(slots):
+        model.begin(slot, Request("r", 1, namespace=str(coins.integers(3))))
+    slow = (model._beliefs.copy(), model.chances.copy())
+    fixed = (model._marks, model._sources)
+    for _ in range(4):
+        rows = int(coins.integers(1, slots + 1))
+        chosen = coins.permutation(slots)[:rows].astype(LENGTH_DTYPE)
+        offered = coins.integers(0, width + 1, rows).astype(LENGTH_DTYPE)
+        claims = drafts(coins, rows, width)
+        found = model.read(chosen, claims, offered)
+        assert found == slow_forecast.read_chances(claims, chosen, offered, slow[1])
+        assert (model.chances == slow[1]).all()
+        survival = model.forecast(chosen, offered, found[1])
+        expected = np.empty_like(survival)
+        slow_forecast.forecast(slow[0], *fixed, chosen, offered, slow[1], expected)
+        assert survival == pytest.approx(expected, rel=1e-9, abs=0)
+        agreed = coins.integers(0, width + 1, rows).astype(LENGTH_DTYPE)
+        tested = np.minimum(agreed + coins.integers(0, 2, rows), width).astype(LENGTH_DTYPE)
+        tested[coins.random(rows) < 0.3] = 0
+        model.learn(chosen, tested, agreed)
+        slow_forecast.learn_outcomes(slow[0], *fixed, chosen, slow[1], tested, agreed)
+        assert model._beliefs[:, :4] == pytest.approx(slow[0][:, :4], rel=1e-9, abs=1e-12)
+    assert not model._beliefs[slots:, 3:].any(), "sums of a call are cleared"
+
+
+@given(
+    seed=seeds,
+    latency=st.booleans(),
+    slope=st.sampled_from([0.0, 1e-4, 0.01, 0.3]),
+    stairs=st.sampled_from([1, 8]),
+    margin=st.sampled_from([0.0, 0.01, 0.5]),
+    ties=st.booleans(),
+)
+def test_a_plan_is_that_of_sorting_everything(
+    seed: int, latency: bool, slope: float, stairs: int, margin: float, ties: bool
+) -> None:
+    coins = np.random.default_rng(seed)
+    shape = int(coins.choice([0, 1, 3, 40, 256])), int(coins.choice([1, 4, 16]))
+    survival = np.cumprod(coins.random(shape) ** coins.choice([0.01, 0.3, 3.0]), axis=1)
+    if ties:
+        survival = np.round(survival, 2)
+    survival[np.arange(shape[1]) >= coins.integers(0, shape[1] + 1, shape[0])[:, None]] = 0.0
+    most = int(coins.integers(0, survival.size + 10))
+    costs = 1.0 + slope * np.ceil(np.arange(most + 1) / stairs) * stairs
+    most_cost = float(coins.choice([np.inf, 1.05, 2.0]))
+    gains = survival.copy()
+    if latency:
+        spending.latency_gains(survival, gains)
+        expected = np.empty_like(gains)
+        slow_spending.latency_gains(survival, expected)
+        assert (gains == expected).all()
+    found = []
+    for module in (spending, slow_spending):
+        lengths, order, ends = plan._room(gains)
+        both = (lengths, order, ends)
+        best = module.spend(gains, costs, margin, latency, most_cost, *both)
+        ends[:] = 0
+        beside = np.empty_like(lengths)
+        found.append(
+            (lengths, best, module.spend_at_rate(gains, costs, 1.3, beside, *both[1:]), beside)
+        )
+    for fast, slow in zip(*found, strict=True):
+        np.testing.assert_array_equal(fast, slow)
+
+
+@given(seed=seeds)
+def test_the_arithmetic_of_step_times_is_that_of_the_twin(seed: int) -> None:
+    coins = np.random.default_rng(seed)
+    inner = 2.0 ** np.arange(1, 14)
+    size = len(inner) + 5
+    theta, root = coins.standard_normal(size), coins.standard_normal((size, size))
+    a, b, x = root @ root.T, coins.standard_normal(size), np.zeros(size)
+    x[-3:] = coins.random(3)
+    slow = [a.copy(), b.copy(), x.copy()]
+    tokens = float(coins.integers(1, 1 << 15))
+    found = step_time.expect(tokens, inner, theta, a, x)
+    assert found == pytest.approx(
+        slow_step_time.expect(tokens, inner, theta, a.copy(), slow[2]), rel=1e-9, abs=1e-3
+    )
+    assert (x == slow[2]).all()
+    step_time.absorb(a, b, x, 1.5, 0.3, 0.998)
+    slow_step_time.absorb(*slow, 1.5, 0.3, 0.998)
+    assert a == pytest.approx(slow[0], rel=1e-12)
+    assert b == pytest.approx(slow[1], rel=1e-12)
+
+
+def serve(
+    seed: int, steps: int, lead: list[tuple[list[int], list[float]]] | None = None
+) -> list[tuple[list[int], list[float]]]:
+    """A server whose requests, prompts and step times are drawn: lengths of each step, and what the tokens promise.
+
+    With ``lead``, of another run, its lengths are what the engine verifies, so that both see the same.
+    """
+    coins = np.random.default_rng(seed)
+    rows, width = int(coins.choice([1, 8, 40])), int(coins.choice([4, 16]))
+    trims = bool(coins.random() < 0.6)
+    options = GoodputSettings(mode="latency" if coins.random() < 0.5 else "throughput")
+    captured = range(1, 600, 8) if coins.random() < 0.3 else ()
+    controller = GoodputController(
+        Context(100, 8192, width, max_requests=rows),
+        options,
+        cost=CostModel(captured),
+        trims=trims,
+    )
+    slope, quality, found = float(coins.choice([1e-5, 2e-4])), coins.random(rows), []
+    for step in range(steps):
+        slots = coins.permutation(rows)[: int(coins.integers(1, rows + 1))].astype(LENGTH_DTYPE)
+        if coins.random() < 0.1:
+            request = Request("r", 1, namespace=str(coins.integers(3)), temperature=coins.random())
+            controller.begin(int(slots[0]), request)
+        shape = (len(slots), width)
+        chances = np.clip(quality[slots, None] + 0.3 * coins.standard_normal(shape), 0.01, 0.999)
+        survival = np.cumprod(chances, axis=1)
+        right = np.append(coins.random(shape) >= chances, np.ones((len(slots), 1), bool), axis=1)
+        limits, ceilings = np.full(len(slots), width, LENGTH_DTYPE), np.zeros_like(slots)
+        controller.plan(slots, limits, ceilings)
+        offered = np.minimum(coins.integers(0, width + 1, len(slots)), ceilings).astype(
+            LENGTH_DTYPE
+        )
+        lengths = (offered if trims else ceilings).copy()
+        if trims:
+            controller.trim(slots, survival, lengths)
+        worth = controller.acceptance.forecast(slots, lengths, width).sum(axis=1)
+        found.append((lengths.tolist(), worth.tolist()))
+        if lead is not None:
+            lengths = np.array(lead[step][0], LENGTH_DTYPE)
+        hits = np.minimum(right.argmax(axis=1), lengths).astype(LENGTH_DTYPE)
+        if trims:
+            agreed = np.minimum(np.minimum(right.argmax(axis=1), offered), hits + 1)
+            tested = np.minimum(agreed + 1, np.minimum(offered, hits + 1))
+            controller.compare(slots, tested.astype(LENGTH_DTYPE), agreed.astype(LENGTH_DTYPE))
+        controller.observe(slots, lengths, hits)
+        tokens = len(slots) + int(lengths.sum())
+        seconds = (0.01 + slope * tokens) * float(coins.lognormal(0, 0.05))
+        after = int(coins.integers(1, 300)) if coins.random() < 0.1 else 0
+        controller.timed(StepFacts(seconds, tokens, len(slots), 900 * rows, next_prefill=after))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_with_the_twins_it_decides_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = serve(seed, 60)
+    swap_in_the_twins(monkeypatch)
+    slow = serve(seed, 60, fast)
+    assert sum(sum(lengths) for lengths, _ in fast) > 0
+    for (lengths, worth), (expected, promised) in zip(fast, slow, strict=True):
+        if lengths != expected:  # by tokens whose worth vanishes in the rounding of the sum
+            assert worth == pytest.approx(promised, abs=1e-9)
+
+
+def swap_in_the_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Both:
+        """The constants of a kernel module with the functions of its twin."""
+
+        def __init__(self, kernel: ModuleType, twin: ModuleType) -> None:
+            self.kernel, self.twin = kernel, twin
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.twin, name) if name.islower() else getattr(self.kernel, name)
+
+    monkeypatch.setattr(acceptance, "kernel", Both(forecast, slow_forecast))
+    monkeypatch.setattr(plan, "kernel", Both(spending, slow_spending))
+    monkeypatch.setattr("specplug.kernels.step_time", slow_step_time)
+
+
+def test_each_kernel_is_compiled_for_one_form_of_its_arguments() -> None:
+    serve(0, 20)
+    model = AcceptanceModel(2, 4)
+    frozen = np.arange(2, dtype=np.int64)
+    frozen.flags.writeable = False
+    claims = np.full((2, 8), 0.5, np.float32)[:, ::2]
+    model.read(frozen, claims, frozen)
+    model.learn(frozen, frozen, frozen)
+    plan.spend(claims, np.ones(9, np.float32), latency=True)
+    many = {
+        name: len(kernel.signatures)
+        for module in (forecast, spending, step_time)
+        for name, kernel in vars(module).items()
+        if isinstance(kernel, Dispatcher) and name[0] != "_" and len(kernel.signatures) > 1
+    }
+    assert many == {}
