@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class Trace:
     prompts: NDArray[np.int64]
     source: str = ""
 
-    @property
+    @cached_property
     def offered(self) -> NDArray[np.int32]:
         """int32 ``[N]``, tokens offered at each position."""
         offered: NDArray[np.int32] = (self.survival > 0).sum(axis=1, dtype=np.int32)

@@ -9,6 +9,7 @@ key-value cache.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,10 +42,11 @@ class Hardware:
 
     def step(self, tokens: float, requests: int, context: float) -> float:
         """Seconds of one step."""
-        base = float(np.interp(tokens, self.tokens, self.seconds))
-        if tokens > self.tokens[-1]:
-            slope = (self.seconds[-1] - self.seconds[-2]) / (self.tokens[-1] - self.tokens[-2])
-            base += slope * (tokens - self.tokens[-1])
+        at, times = self.tokens, self.seconds
+        # As np.interp does it, which would make arrays of these tuples at each step.
+        place = min(max(bisect_right(at, tokens) - 1, 0), len(at) - 2)
+        slope = (times[place + 1] - times[place]) / (at[place + 1] - at[place])
+        base = times[place] + slope * max(0.0, tokens - at[place])
         return base + self.per_context * context + self.per_request * requests
 
     def table(self, most: int, requests: int, context: float) -> NDArray[np.float64]:

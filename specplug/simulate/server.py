@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.control.cost import StepFacts
+from specplug.kernels import serving as kernel
 from specplug.protocols import Controller
 from specplug.simulate.acceptance import Trace
 from specplug.simulate.hardware import Hardware
@@ -60,38 +61,6 @@ class Outcome:
         return self.tokens / self.seconds if self.seconds else math.nan
 
 
-@dataclass
-class _Batch:
-    """The rows: parallel arrays, one entry per running request."""
-
-    slot: NDArray[np.int32]
-    position: NDArray[np.int64]
-    end: NDArray[np.int64]
-    begun: NDArray[np.float64]
-    start: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    length: NDArray[np.int32]
-    offered: NDArray[np.int32]
-
-    def keep(self, mask: NDArray[np.bool_]) -> None:
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name)[mask])
-
-    def add(self, slot: int, position: int, end: int, prompt: int, now: float) -> None:
-        for name, value in (
-            ("slot", slot),
-            ("position", position),
-            ("end", end),
-            ("begun", now),
-            ("start", position),
-            ("prompt", prompt),
-            ("length", 0),
-            ("offered", 0),
-        ):
-            old = getattr(self, name)
-            setattr(self, name, np.append(old, np.array([value], old.dtype)))
-
-
 class Server:
     """One engine with one controller.
 
@@ -120,7 +89,10 @@ class Server:
         self.now = 0.0
         self.outcome = Outcome()
         self.last_drafts: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._offered = trace.offered
+        # The forms that the kernels are compiled for; nothing is copied that has them.
+        self._offered = np.ascontiguousarray(trace.offered, np.int32)
+        self._claims = np.ascontiguousarray(trace.survival, np.float32)
+        self._right = np.ascontiguousarray(trace.right, np.int16)
         self._arrivals = arrivals
         self._computes_prompts = prefill
         self._next_arrival = next(arrivals, math.inf) if arrivals is not None else 0.0
@@ -129,10 +101,15 @@ class Server:
         self._until = math.inf
         self._free = list(range(rows))
         self._prefilling: list[list[int]] = []  # slot, request, prompt tokens left
-        none32, none64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
-        self._batch = _Batch(
-            none32, none64, none64, np.zeros(0), none64, none64, length=none32, offered=none32
-        )
+        self._count = 0
+        self._running = np.zeros((kernel.FIELDS, rows), np.int64)
+        self._begun = np.zeros(rows)
+        self._drafts = self._context = 0  # of the next step
+        self._trims = bool(getattr(controller, "trims", False))
+        self._told = np.zeros((6, rows), np.int32)
+        self._totals = np.zeros(6, np.int64)
+        width = self._claims.shape[1] if self._trims else 0
+        self._survival = np.zeros((rows, width))
 
     def fill(self) -> None:
         """Begin in the middle: all rows taken by requests at random places of their responses.
@@ -144,10 +121,19 @@ class Server:
             request = self._served % len(self.trace.prompts)
             self._served += 1
             start, end = (int(v) for v in self.trace.starts[request : request + 2])
-            self._batch.add(slot, start, end, int(self.trace.prompts[request]), self.now)
-            self._batch.position[-1] = self._coins.integers(start, end)
+            self._add(slot, start, end, int(self.trace.prompts[request]))
+            self._running[kernel.POSITION, self._count - 1] = self._coins.integers(start, end)
             if hasattr(self.controller, "begin"):
                 self.controller.begin(slot, Request(str(self._served), 1))
+
+        none = np.zeros(self._count, LENGTH_DTYPE)
+        self._drafts, self._context = kernel.settle(self._running, self._count, none)
+
+    def _add(self, slot: int, start: int, end: int, prompt: int) -> None:
+        """A request whose prompt was computed."""
+        self._running[:, self._count] = slot, start, start, end, prompt, 0, 0
+        self._begun[self._count] = self.now
+        self._count += 1
 
     def run(self, tokens: int = 1 << 62, seconds: float = math.inf) -> Outcome:
         """Serve until so many tokens were emitted, or so much simulated time is over, since this call."""
@@ -162,9 +148,7 @@ class Server:
     def step(self) -> None:
         """One engine step."""
         self._admit()
-        batch = self._batch
-        rows = len(batch.slot)
-        drafts = int(batch.length.sum())
+        rows, drafts, context = self._count, self._drafts, self._context
         prefill, done = self._prefill(max(0, TOKEN_BUDGET - rows - drafts))
         tokens = rows + drafts + prefill
         if not tokens and done:  # prompts that cost nothing, and nobody else
@@ -174,7 +158,6 @@ class Server:
         if not tokens:
             self.now = max(self.now, min(self._next_arrival, self._until))
             return
-        context = int((batch.prompt + batch.position - batch.start).sum())
         seconds = self.hardware.step(tokens, rows, context) * self._noise()
         self.now += seconds
         _clock[0] += seconds
@@ -216,53 +199,53 @@ class Server:
 
     def _enter(self, done: list[tuple[int, int]]) -> None:
         for slot, request in done:
-            start, end = self.trace.starts[request], self.trace.starts[request + 1]
-            self._batch.add(slot, int(start), int(end), int(self.trace.prompts[request]), self.now)
+            start, end = (int(v) for v in self.trace.starts[request : request + 2])
+            self._add(slot, start, end, int(self.trace.prompts[request]))
 
     def _verify(self) -> None:
-        batch, outcome = self._batch, self.outcome
-        right = np.minimum(self.trace.right[batch.position], batch.offered).astype(LENGTH_DTYPE)
-        accepted = np.minimum(right, batch.length)
-        if getattr(self.controller, "trims", False):
-            asked = np.flatnonzero(batch.offered)
-            if len(asked):
-                reach = np.minimum(batch.offered, accepted + 1)[asked]
-                agreed = np.minimum(right[asked], reach).astype(LENGTH_DTYPE)
-                tested = np.minimum(agreed + 1, reach).astype(LENGTH_DTYPE)
-                self.controller.compare(batch.slot[asked], tested, agreed)  # type: ignore[attr-defined]
-        drafted = np.flatnonzero(batch.length)
-        if len(drafted):
-            self.controller.observe(batch.slot[drafted], batch.length[drafted], accepted[drafted])
-        emitted = np.minimum(accepted + 1, batch.end - batch.position)
-        batch.position += emitted
-        outcome.tokens += int(emitted.sum())
-        outcome.accepted += int(accepted.sum())
-        outcome.drafted += int(batch.length.sum())
-        over = batch.position >= batch.end
-        if over.any():
-            outcome.finished += int(over.sum())
-            spent = (self.now - batch.begun[over]) / (batch.end[over] - batch.start[over])
-            outcome.latency += spent.tolist()
-            for slot in batch.slot[over].tolist():
-                heapq.heappush(self._free, slot)
-            batch.keep(~over)
+        outcome, told = self.outcome, self._told
+        kernel.verify(self._running, self._count, self._right, told, self._totals)
+        tokens, accepted, drafted, over, compared, observed = self._totals.tolist()
+        if self._trims and compared:
+            slots, tested, agreed = told[:3, :compared]
+            self.controller.compare(slots, tested, agreed)  # type: ignore[attr-defined]
+        if observed:
+            self.controller.observe(*told[3:, :observed])
+        outcome.tokens += tokens
+        outcome.accepted += accepted
+        outcome.drafted += drafted
+        if over:
+            self._end(over)
+
+    def _end(self, count: int) -> None:
+        """Some responses are complete."""
+        running = self._running[:, : self._count]
+        over = running[kernel.POSITION] >= running[kernel.END]
+        lengths = running[kernel.END, over] - running[kernel.START, over]
+        self.outcome.finished += count
+        self.outcome.latency += ((self.now - self._begun[: self._count][over]) / lengths).tolist()
+        for slot in running[kernel.SLOT, over].tolist():
+            heapq.heappush(self._free, slot)
+        left = self._count - count
+        self._begun[:left] = self._begun[: self._count][~over]
+        self._running[:, :left] = running[:, ~over]
+        self._count = left
 
     def _draft(self) -> None:
-        batch = self._batch
-        rows = len(batch.slot)
+        rows = self._count
+        self._drafts = self._context = 0
         if not rows:
             return
-        left = np.maximum(0, batch.end - batch.position - 1)
-        limits = np.minimum(self.trace.survival.shape[1], left).astype(LENGTH_DTYPE)
-        ceilings = np.zeros(rows, LENGTH_DTYPE)
-        self.controller.plan(batch.slot, limits, ceilings)
-        lengths = np.minimum(self._offered[batch.position], ceilings).astype(LENGTH_DTYPE)
-        batch.offered = lengths.copy()
-        if getattr(self.controller, "trims", False):
-            survival = self.trace.survival[batch.position].astype(np.float64)
-            self.controller.trim(batch.slot, survival, lengths)  # type: ignore[attr-defined]
-        batch.length = np.minimum(lengths, batch.offered).astype(LENGTH_DTYPE)
-        self.last_drafts = batch.length
+        slots, limits = np.empty(rows, LENGTH_DTYPE), np.empty(rows, LENGTH_DTYPE)
+        ceilings, lengths = np.zeros(rows, LENGTH_DTYPE), np.empty(rows, LENGTH_DTYPE)
+        kernel.ask(self._running, rows, self._claims.shape[1], slots, limits)
+        self.controller.plan(slots, limits, ceilings)
+        survival = self._survival[:rows]
+        kernel.offer(self._running, rows, self._offered, self._claims, ceilings, lengths, survival)
+        if self._trims:
+            self.controller.trim(slots, survival, lengths)  # type: ignore[attr-defined]
+        self._drafts, self._context = kernel.settle(self._running, rows, lengths)
+        self.last_drafts = lengths
 
     def _noise(self) -> float:
         slow = 3.0 if self._coins.random() < 1 / HICCUP else 1.0

@@ -144,7 +144,7 @@ ARROWS = {
         *("specplug.index", "specplug.kernels", "specplug.replay", "numpy", *BASE),
     ),
     "specplug.simulate": _row(
-        *("specplug.control", "specplug.figures", "numpy", *BASE),
+        *("specplug.control", "specplug.kernels", "specplug.figures", "numpy", *BASE),
         lazily=("specplug.session", "specplug.registry", "specplug.replay"),
     ),
     "specplug.cli": _row("specplug._version", lazily=("specplug",)),

@@ -17,8 +17,9 @@ from specplug.control.acceptance import AcceptanceModel
 from specplug.control.cost import CostModel, StepFacts
 from specplug.control.goodput import GoodputController
 from specplug.control.options import GoodputSettings
-from specplug.kernels import forecast, spending, step_time
+from specplug.kernels import forecast, serving, spending, step_time
 from specplug.reference import forecast as slow_forecast
+from specplug.reference import serving as slow_serving
 from specplug.reference import spending as slow_spending
 from specplug.reference import step_time as slow_step_time
 from specplug.types import LENGTH_DTYPE, Context, Request
@@ -132,6 +133,39 @@ def test_the_arithmetic_of_step_times_is_that_of_the_twin(seed: int) -> None:
     assert b == pytest.approx(slow[1], rel=1e-12)
 
 
+@settings(max_examples=40)
+@given(seed=seeds)
+def test_a_step_of_the_simulated_server_is_that_of_the_twin(seed: int) -> None:
+    coins = np.random.default_rng(seed)
+    count, width, positions = int(coins.integers(1, 6)), int(coins.integers(1, 5)), 60
+    running = np.zeros((serving.FIELDS, count + 1), np.int64)
+    running[serving.SLOT] = coins.permutation(count + 1)
+    running[serving.END] = coins.integers(1, positions + 1, count + 1)
+    running[serving.POSITION] = coins.integers(0, running[serving.END])
+    running[serving.PROMPT] = coins.integers(0, 9, count + 1)
+    offered = coins.integers(0, width + 1, positions).astype(np.int32)
+    right = np.minimum(coins.integers(0, width + 1, positions), offered).astype(np.int16)
+    claims = coins.random((positions, width)).astype(np.float32)
+    ceilings, cut = coins.integers(0, width + 1, (2, count)).astype(np.int32)
+    found = []
+    for module in (serving, slow_serving):
+        table, slots, limits, lengths = running.copy(), *np.zeros((3, count), np.int32)
+        survival, told, totals = (
+            np.zeros((count, width)),
+            np.zeros((6, count), np.int32),
+            np.ones(6, int),
+        )
+        module.ask(table, count, width, slots, limits)
+        most = np.minimum(ceilings, limits)
+        module.offer(table, count, offered, claims, most, lengths, survival)
+        np.minimum(lengths, cut, out=lengths)
+        sums = module.settle(table, count, lengths)
+        module.verify(table, count, right, told, totals)
+        found.append((table, slots, limits, lengths, survival, sums, told, totals))
+    for fast, slow in zip(*found, strict=True):
+        np.testing.assert_array_equal(fast, slow)
+
+
 def serve(
     seed: int, steps: int, lead: list[tuple[list[int], list[float]]] | None = None
 ) -> list[tuple[list[int], list[float]]]:
@@ -222,7 +256,7 @@ def test_each_kernel_is_compiled_for_one_form_of_its_arguments() -> None:
     plan.spend(claims, np.ones(9, np.float32), latency=True)
     many = {
         name: len(kernel.signatures)
-        for module in (forecast, spending, step_time)
+        for module in (forecast, serving, spending, step_time)
         for name, kernel in vars(module).items()
         if isinstance(kernel, Dispatcher) and name[0] != "_" and len(kernel.signatures) > 1
     }
