@@ -116,7 +116,7 @@ class PassController(GoodputController):
         if not mine.any():
             return
         slots, tested, agreed = slots[mine], tested[mine], agreed[mine]
-        self._rates.learn(slots, self._rates.blind(len(slots)), tested, agreed)
+        self._rates.learn(slots, tested, agreed)
         self._book(float(agreed.mean()))
         self._quiet = 0
 
@@ -174,12 +174,21 @@ class PassController(GoodputController):
         if self._probing or place >= self._width:
             return False
         slots = self._slots[rows]
-        known = self.acceptance.corrected(slots, self.acceptance.chances(survival)).prod(axis=1)
-        after = self._rates.corrected(slots, self._rates.blind(len(slots)))[:, place]
+        known = np.ones(len(slots))
+        if place:
+            drafted = np.full(len(slots), place, np.int32)
+            self.acceptance.read(slots, survival, drafted)
+            known = self.acceptance.forecast(slots, drafted, place)[:, -1]
+        after = self._chance(slots, place)
         tokens = self._verified + len(rows) * place
         costs = self.cost.table(tokens, len(rows), self._rows, self._context)
         price = self._pass + float(costs[-1] - costs[0])
         return float(known @ after) > self._rate * price
+
+    def _chance(self, slots: IntArray, place: int) -> ProbArray:
+        """Of the token at ``place``, given those before it, by the rates: float64 ``[R]``."""
+        rates = self._rates.forecast(slots, np.full(len(slots), place + 1, np.int32), place + 1)
+        return rates[:, place] / rates[:, place - 1] if place else rates[:, 0]
 
     def passed(self, slots: IntArray, passes: int, seconds: float) -> None:
         """So many passes were made for ``slots`` (int32 ``[B]``) in this step; they took ``seconds`` together."""
@@ -203,10 +212,9 @@ class PassController(GoodputController):
             self._quiet -= 1
             return False
         most = min(int(limits.max(initial=0)), self._width)
-        chances = self._rates.corrected(slots, self._rates.blind(len(slots)))[:, :most]
         depth = np.arange(1, most + 1)
         room = limits[:, None] >= depth
-        gains = np.cumsum((np.cumprod(chances, axis=1) * room).sum(axis=0))
+        gains = np.cumsum(self._rates.forecast(slots, limits, most).sum(axis=0))
         tokens = np.cumsum(room.sum(axis=0))
         emitted = self._rows + self._promised(text_slots, text_survival, text_lengths)
         costs = self.cost.table(
@@ -233,9 +241,8 @@ class PassController(GoodputController):
         width = int(lengths.max(initial=0))
         if not width:
             return 0.0
-        chances = self.acceptance.chances(survival[:, :width])
-        held = np.cumprod(self.acceptance.corrected(slots, chances), axis=1)
-        return float((held * (np.arange(width) < lengths[:, None])).sum())
+        self.acceptance.read(slots, survival, lengths)
+        return float(self.acceptance.forecast(slots, lengths, width).sum())
 
     def _check(self) -> None:
         # Passes whose tokens were all cut have cost their time too.
