@@ -125,6 +125,8 @@ def _run(chosen: argparse.Namespace) -> int:
         found = {"regret": experiments.regret(traces["mixed"], machines, chosen.requests)}
     for title, rows in found.items():
         print(f"\n{title}\n{as_table(rows)}")
+    if chosen.experiment == "load" and not all(r["finished"] for t in found.values() for r in t):
+        print(f"\nin {chosen.seconds:g} s some finished no request; --seconds serves longer")
     if chosen.experiment == "grid":
         print(summary(found["grid"]))
         if chosen.plot:

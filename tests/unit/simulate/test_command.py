@@ -75,4 +75,14 @@ def test_load_that_comes_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len({row["workload"] for row in rows}) == 4
     assert {row["method"] for row in rows} == {"0", "2", "4", "8", "16", "goodput"}
     assert all(row["ms/token"] > 0 for row in rows if row["finished"])
-    assert "times real time" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "times real time" in printed
+    assert ("finished no request" in printed) == any(not row["finished"] for row in rows)
+
+
+def test_a_time_in_which_nothing_is_finished_is_said_to_be_short(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["simulate", "load", "--hardware", "cpu-f32", "--requests", "1", "--seconds", "0.01"]
+    assert main(command) == 0
+    assert "in 0.01 s some finished no request; --seconds serves longer" in capsys.readouterr().out
