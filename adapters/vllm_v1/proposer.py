@@ -166,6 +166,7 @@ class VllmProposer:
             "sampling": self.sampling,
             "host_time": self.times.as_dict(),
             "session": self.session.stats.as_dict() if self.session else None,
+            "sources": self.session.sources.as_dict() if self.session else None,
             "checksum": self.session.checksum.value
             if self.session and self.session.checksum
             else None,

@@ -26,8 +26,10 @@ CONTEXT = 512
 
 @pytest.fixture(scope="module")
 def skipping(start: Start, engine: Engine) -> EngineProcess:
-    """Drafts with some of its layers."""
-    running = start("layerskip", **engine.methods["specplug.layerskip"])
+    """Drafts from text, and with some of its layers where text has nothing: both in most steps of a batch."""
+    config = engine.methods["specplug.layerskip"]["speculative_config"]
+    config = {**config, "specplug": {**config["specplug"], "text": "suffix"}}
+    running = start("layerskip", speculative_config=config)
     running.ready()
     return running
 
@@ -82,6 +84,12 @@ def test_greedy_answers_are_those_of_plain_decoding(
     assert 0.3 < gained.accepted_tokens / gained.draft_tokens < 0.9, gained
     for name, want, result in zip(names, expected.results, got.results, strict=True):
         check_greedy(plain, tally, name, want.prompt_token_ids, want.only, result.only)
+    sources = gained.own["sources"]
+    text = [sources[name] for name in ("prompt", "output", "store")]
+    assert sources["layers"]["drafted"] > 300
+    assert sources["layers"]["accepted"] > 100
+    assert sum(source["accepted"] for source in text) > 20
+    assert sum(s["accepted"] for s in sources.values()) == gained.own["session"]["accepted"]
 
 
 @pytest.mark.long
@@ -144,7 +152,9 @@ def test_a_hopeless_exit_stops_drafting_by_itself(
             got = running.generate(prompts, GREEDY)
             for name, want, have in zip(names, expected.results, got.results, strict=True):
                 check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have.only)
-        gained = running.metrics() - before
-        assert 0 < gained.draft_tokens < 60, gained
+        # What a probe drafts need not be verified, so vLLM may have seen no draft at all.
+        planned = running.metrics().own["controller"]
+        assert 0 < planned["passes"] < 60, planned
+        assert (running.metrics() - before).draft_tokens < 60
     finally:
         running.close()
