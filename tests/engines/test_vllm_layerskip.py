@@ -86,8 +86,8 @@ def test_greedy_answers_are_those_of_plain_decoding(
         check_greedy(plain, tally, name, want.prompt_token_ids, want.only, result.only)
     sources = gained.own["sources"]
     text = [sources[name] for name in ("prompt", "output", "store")]
-    assert sources["layers"]["drafted"] > 300
-    assert sources["layers"]["accepted"] > 100
+    assert sources["layers"]["drafted"] > 150
+    assert sources["layers"]["accepted"] > 60
     assert sum(source["accepted"] for source in text) > 20
     assert sum(s["accepted"] for s in sources.values()) == gained.own["session"]["accepted"]
 
