@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,12 @@ from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import setup
 from specplug.adapters.vllm_v1.metrics import Published
 from specplug.control import options
-from specplug.control.goodput import GoodputController
 from specplug.sources import DraftSources
 from specplug.stats import SessionStats
 from specplug.types import Capabilities, Context, IntArray, Request
+
+if TYPE_CHECKING:
+    from specplug.control.goodput import GoodputController
 
 METHOD = "specplug.adaptive"
 
@@ -29,6 +31,8 @@ def controller(
     actions: tuple[int, ...] | None = None,
 ) -> GoodputController:
     """The controller beside a scheduler; its decisions can be read by ``specplug doctor --live``."""
+    from specplug.control.goodput import GoodputController
+
     config = getattr(scheduler, "vllm_config", None)
     in_engine = config is not None
     made = options.build(

@@ -51,3 +51,21 @@ def test_the_lazy_names_exist() -> None:
 
     for name in specplug.__all__:
         assert getattr(specplug, name) is not None
+
+
+def test_reading_the_options_of_vllm_compiles_nothing() -> None:
+    """With numba loaded before its worker, vLLM 0.32 fails: it takes llvmlite's library for a Triton kernel."""
+    inner = {"method": "ngram", "prompt_lookup_max": 4}
+    probe = f"""
+import sys
+import specplug.adapters.vllm_v1.install
+from specplug.adapters.vllm_v1 import adaptive, options
+options.translate({{"method": "specplug.layerskip", "num_speculative_tokens": 3, "specplug": {{"exit_layer": 2}}}})
+options.translate({{"method": "specplug.suffix", "num_speculative_tokens": 3}})
+adaptive.translate({{"method": "specplug.adaptive", "num_speculative_tokens": 3, "specplug": {{"inner": {inner!r}}}}})
+print(*sorted(set({HEAVY!r}) & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", probe], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
