@@ -52,6 +52,11 @@ class SuffixSettings:
         False,
         help="Keep the prompts of finished requests too, not only what was answered. They fill the store faster.",
     )
+    common: str | None = option(
+        None,
+        help="Name of a namespace whose finished outputs serve requests of all namespaces, beside those of their own; "
+        "'' is that of the requests without one.",
+    )
     tree: bool = option(
         False,
         help="Draft trees instead of chains: what else may come, beside the most probable. "
@@ -86,7 +91,7 @@ class SuffixProposer:
         self._keeps_prompts = settings.share_prompts
         self._stops: dict[int, frozenset[int]] = {}
         self.index: SuffixIndex = SuffixIndex(
-            context, int(settings.store_mb * 2**20), settings.verify_cost
+            context, int(settings.store_mb * 2**20), settings.verify_cost, settings.common
         )
         self.keeper: StoreKeeper | None = None
         if settings.store_path and self._keep:

@@ -39,12 +39,14 @@ def store_layout(budget: int) -> tuple[int, int]:
 
 
 def _capacity(budget: int, buckets: int, per_block: int) -> int:
-    return (budget - 16 - 4 * layout.N_ORDERS * buckets) // per_block * layout.BLOCK
+    fixed = 8 * layout.STORE_FIELDS + 4 * layout.N_ORDERS * buckets
+    return (budget - fixed) // per_block * layout.BLOCK
 
 
 def store_bytes(capacity: int, buckets: int) -> int:
     """Bytes that a store of this layout takes."""
-    return capacity * RING_BYTES + capacity // layout.BLOCK * 4 + 4 * layout.N_ORDERS * buckets + 16
+    blocks = capacity // layout.BLOCK
+    return capacity * RING_BYTES + 4 * blocks + 4 * layout.N_ORDERS * buckets + 8 * layout.STORE_FIELDS
 
 
 def _zeros(shape: Any, dtype: type[np.generic] = np.float64, most: int = TOUCHED) -> NDArray[Any]:
@@ -112,7 +114,7 @@ def new_store(budget: int) -> layout.Store:
         _zeros((capacity, layout.N_ORDERS), np.uint32),
         _zeros((layout.N_ORDERS, buckets), np.uint32),
         _zeros(capacity // layout.BLOCK, np.int32),
-        np.array([layout.BLOCK, 0], np.int64),
+        np.array([layout.BLOCK, 0, -1], np.int64),
     )
 
 

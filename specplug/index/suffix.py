@@ -40,12 +40,16 @@ class SuffixIndex:
         context: limits of the engine process.
         store_budget: bytes for the outputs of finished requests.
         cost: what verifying one more draft token costs, in units of a plain step.
+        common: the namespace whose finished outputs serve requests of all namespaces, beside those of their own.
     """
 
-    def __init__(self, context: Context, store_budget: int, cost: float) -> None:
+    def __init__(
+        self, context: Context, store_budget: int, cost: float, common: str | None = None
+    ) -> None:
         self.context = context
         self.cost = float(cost)
         self.namespaces = Namespaces()
+        self._common = common
         self._templates = Templates(layout.N_MODELS)
         _warm_up()
         self._packed = Packed(
@@ -53,6 +57,8 @@ class SuffixIndex:
             [new_scratch(context) for _ in range(1, context.threads)],
         )
         self._helpers = Helpers(context.threads)
+        if common is not None:
+            self.state.store.numbers[layout.S_COMMON] = self.namespaces.number_of(common)
         # Drafts came after the last outcome was noted: it is time to learn from it.
         self._drafted = False
         self._news = self.state.calls.news
@@ -74,6 +80,8 @@ class SuffixIndex:
         slot = self._check_slot(slot)
         history = as_kernel_array(history, np.int32)
         self._check_room(slot, len(history))
+        if self._common is not None:
+            self.namespaces.number_of(self._common)  # used, hence never the one that is forgotten
         number = self.namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
         self.learn()

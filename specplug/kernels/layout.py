@@ -96,8 +96,10 @@ N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_LOG 
 N_PENDING, N_KNOWN, N_OUTCOME, N_EMITTED, N_COUNTED, N_POINTER = range(8, 14)
 SLOT_FIELDS = N_POINTER + N_SOURCES
 
-#: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored.
-S_END, S_OUTPUTS = 0, 1
+#: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored, and the namespace whose text serves all
+#: requests (-1: none).
+S_END, S_OUTPUTS, S_COMMON = 0, 1, 2
+STORE_FIELDS = 3
 
 #: Columns of ``Model.numbers``.
 M_TOKENS, M_COST, M_UPDATES = 0, 1, 2
@@ -149,7 +151,7 @@ class Store(NamedTuple):
         links: uint32 ``[capacity, N_ORDERS]``, distance to the previous position in the same bucket; 0 ends a chain.
         heads: uint32 ``[N_ORDERS, buckets]``, newest position of each bucket, modulo 2**32; a power of two of them.
         namespaces: int32 ``[capacity / BLOCK]``.
-        numbers: int64 ``[2]``, see ``S_*``. Stored positions start at ``BLOCK``, so that 0 is none.
+        numbers: int64 ``[STORE_FIELDS]``, see ``S_*``. Stored positions start at ``BLOCK``, so that 0 is none.
     """
 
     tokens: NDArray[np.int32]

@@ -36,6 +36,7 @@ from specplug.kernels.layout import (
     PAGE_BITS,
     POSITION,
     PROMPT,
+    S_COMMON,
     S_END,
     SOURCE,
     STORE,
@@ -188,17 +189,17 @@ def _find_in_stream(state: State, slot: Index, size: Index, count: Index) -> Ind
 
 
 @lean_kernel
-def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Index:
-    """Append the candidates of the store, within the request's namespace, to the scratch; returns the new count."""
+def _find_in_namespace(
+    state: State, namespace: Index, size: Index, first: Index, count: Index
+) -> Index:
+    """Append the store's candidates of one namespace, the store's own beginning at ``first``; returns the new count."""
     slots, store, scratch = state.slots, state.store, state.scratch
     candidates, context = scratch.candidates, scratch.context
-    namespace = slots.numbers[slot, N_NAMESPACE]
     _hash_context(context, size, seed_of(namespace), scratch.hashes)
     end = store.numbers[S_END]
     capacity = store.tokens.shape[0]
     used = min(capacity, end - BLOCK)
     mask = np.int64(store.heads.shape[1] - 1)
-    first = count
     for order in range(N_ORDERS - 1, -1, -1):
         hashed = scratch.hashes[order]
         if hashed < 0 or count - first >= ENOUGH:
@@ -222,6 +223,20 @@ def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Inde
             if link == 0:
                 break
             age += link
+    return count
+
+
+@lean_kernel
+def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Index:
+    """Append the candidates of the store, in the request's namespace and then in the one that serves all, to the scratch.
+
+    Returns the new count. Both together are no more than one could bring: the second is asked where the first had few.
+    """
+    own, common = state.slots.numbers[slot, N_NAMESPACE], state.store.numbers[S_COMMON]
+    first = count
+    count = _find_in_namespace(state, own, size, first, count)
+    if common >= 0 and common != own:
+        count = _find_in_namespace(state, common, size, first, count)
     return count
 
 

@@ -6,7 +6,7 @@ last. A candidate belongs to the longest order that its match reaches. Empty con
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from specplug.reference.store import seed_of
 from specplug.reference.streams import bucket_of, bucket_page, mix
@@ -91,10 +91,14 @@ def class_of(edit: int, rank: int) -> int:
 
 
 def _walk(
-    read: Reader, chains: list[list[int]], context: list[int], belongs: Callable[[int], bool]
+    read: Reader,
+    chains: list[list[int]],
+    context: list[int],
+    belongs: Callable[[int], bool],
+    before: Sequence[Candidate] = (),
 ) -> list[Candidate]:
-    """Candidates along the chains of each order (``chains[i]`` for ``ORDERS[i]``)."""
-    found: list[Candidate] = []
+    """``before``, and candidates along the chains of each order (``chains[i]`` for ``ORDERS[i]``)."""
+    found = list(before)
     for order in reversed(range(len(ORDERS))):
         if len(found) >= ENOUGH:
             break
@@ -131,7 +135,16 @@ def _in_stream(state: SuffixState, slot: int, context: list[int]) -> list[Candid
 
 
 def _in_store(state: SuffixState, slot: int, context: list[int]) -> list[Candidate]:
-    store, namespace = state.store, state.streams[slot].namespace
+    """In the request's namespace, then in the one that serves all."""
+    own, common = state.streams[slot].namespace, state.store.common
+    found = _in_namespace(state, own, context, [])
+    return found if common in (None, own) else _in_namespace(state, common, context, found)
+
+
+def _in_namespace(
+    state: SuffixState, namespace: int, context: list[int], before: list[Candidate]
+) -> list[Candidate]:
+    store = state.store
     end = len(store.tokens)
     used = min(store.capacity, end - BLOCK)
     chains: list[list[int]] = [[] for _ in ORDERS]
@@ -139,7 +152,9 @@ def _in_store(state: SuffixState, slot: int, context: list[int]) -> list[Candida
         if hashed >= 0:
             chain = store.buckets.get((order, hashed % store.bucket_count), [])
             chains[order] = [position for position in chain if end - position < used]
-    return _walk(_store_reader(state), chains, context, lambda p: store.namespaces[p] == namespace)
+    return _walk(
+        _store_reader(state), chains, context, lambda p: store.namespaces[p] == namespace, before
+    )
 
 
 def _by_pointers(

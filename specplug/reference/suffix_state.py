@@ -88,7 +88,10 @@ class Stream:
 
 @dataclass
 class Store:
-    """Finished outputs. ``tokens[i]`` is position ``i``; only the newest ``capacity`` positions still exist."""
+    """Finished outputs. ``tokens[i]`` is position ``i``; only the newest ``capacity`` positions still exist.
+
+    The text of the namespace ``common`` serves all requests.
+    """
 
     capacity: int
     bucket_count: int
@@ -96,6 +99,7 @@ class Store:
     namespaces: list[int] = field(default_factory=lambda: [-1] * BLOCK)
     buckets: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     outputs: int = 0
+    common: int | None = None
 
 
 @dataclass

@@ -40,12 +40,19 @@ def test_constants_are_the_same_on_both_sides() -> None:
 class Pair:
     """A fast index and a slow state that are fed the same events."""
 
-    def __init__(self, budget: int, max_length: int = 4096, trees: bool = False) -> None:
+    def __init__(
+        self,
+        budget: int,
+        max_length: int = 4096,
+        trees: bool = False,
+        common: str | None = None,
+    ) -> None:
         self.trees = trees
-        self.fast = SuffixIndex(Context(2**31 - 1, max_length, WIDTH, 3), budget, COST)
+        self.fast = SuffixIndex(Context(2**31 - 1, max_length, WIDTH, 3), budget, COST, common)
         store = self.fast.state.store
         self.slow = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
-        self.namespaces: dict[str, int] = {}
+        self.namespaces = {} if common is None else {common: 0}
+        self.slow.store.common = self.namespaces.get(common or "")
         self.templates = ref_templates.Templates()
         self.drafted = False
 
@@ -150,10 +157,11 @@ def test_an_empty_history_has_no_draft() -> None:
 def test_drafts_and_estimates_are_equal_over_many_events(
     data: st.DataObject, budget: int, size: int
 ) -> None:
-    """Requests come, accept parts of their drafts, say other things, end and are stored, in two namespaces."""
+    """Requests come, accept parts of their drafts, say other things, end and are stored, in two namespaces or three."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     vocabulary = data.draw(st.sampled_from([2, 6, 40]), label="vocabulary")
-    pair = Pair(budget, trees=data.draw(st.booleans(), label="trees"))
+    common = data.draw(st.sampled_from([None, "0", "2"]), label="common")
+    pair = Pair(budget, trees=data.draw(st.booleans(), label="trees"), common=common)
     templates = [[], *rng.integers(0, vocabulary, (3, 20)).tolist()]
     drafts: dict[int, list[int]] = {}
     for _ in range(size):
@@ -162,7 +170,7 @@ def test_drafts_and_estimates_are_equal_over_many_events(
                 # Some prompts begin alike, so that templates get models of their own.
                 prompt = [*templates[rng.integers(0, len(templates))]]
                 prompt += rng.integers(0, vocabulary, rng.integers(0, 90)).tolist()
-                pair.start(slot, str(rng.integers(0, 2)), prompt)
+                pair.start(slot, str(rng.integers(0, 2 + (common == "2"))), prompt)
                 drafts[slot] = []
         rows = {}
         for slot in rng.permutation(3)[: rng.integers(1, 4)].tolist():

@@ -26,8 +26,9 @@ class ListIndex:
         cost: float = 0.0,
         max_length: int = 2048,
         vocab_size: int = 2**31 - 1,
+        common: str | None = None,
     ) -> None:
-        self.index = SuffixIndex(Context(vocab_size, max_length, WIDTH, 4), budget, cost)
+        self.index = SuffixIndex(Context(vocab_size, max_length, WIDTH, 4), budget, cost, common)
 
     def start(
         self, history: Sequence[int], slot: int = 0, prompt: int | None = None, namespace: str = ""
