@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from _suffix_gpu import SETTINGS, SuffixGpuDriver
 
 from specplug import registry
 from specplug.replay.drivers import Draft, Driver, HeldText, ProposerDriver
@@ -28,14 +29,19 @@ class Drafter:
     cost: float | None = None
 
 
-def drafters(context: Context, costs: list[float], proposer: str) -> list[Drafter]:
-    """Ours once per cost, Arctic at each of its settings, vLLM's n-gram rule."""
+def drafters(
+    context: Context, costs: list[float], proposer: str, suffix_gpu: bool = False
+) -> list[Drafter]:
+    """Ours once per cost, Arctic at each of its settings, vLLM's n-gram rule, and if asked for ``suffix-gpu``."""
     width = context.max_draft
     ours = [
         Drafter(f"{proposer} c={cost:g}", _maker(proposer, context, cost), cost) for cost in costs
     ]
     arctic = [Drafter(arctic_name(f), _arctic_maker(f, width)) for f in ARCTIC_FACTORS]
-    return [*ours, *arctic, Drafter("ngram 2-5", lambda: NgramDriver(width))]
+    found = [*ours, *arctic, Drafter("ngram 2-5", lambda: NgramDriver(width))]
+    if suffix_gpu:
+        found += [Drafter(name, _suffix_gpu_maker(name, width)) for name in SETTINGS]
+    return found
 
 
 def arctic_name(factor: float) -> str:
@@ -48,6 +54,10 @@ def _maker(proposer: str, context: Context, cost: float) -> Callable[[], Driver]
         return ProposerDriver(registry.build(proposer, context, {"verify_cost": cost}), context)
 
     return make
+
+
+def _suffix_gpu_maker(name: str, width: int) -> Callable[[], Driver]:
+    return lambda: SuffixGpuDriver(width, SETTINGS[name])
 
 
 def _arctic_maker(factor: float, width: int) -> Callable[[], Driver]:

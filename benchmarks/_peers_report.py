@@ -9,6 +9,7 @@ from typing import Any
 
 from _comparison import ORACLE
 from _drafters import ARCTIC_FACTORS, arctic_name
+from _suffix_gpu import SETTINGS as SUFFIX_GPU
 
 ARCTIC = [arctic_name(f) for f in ARCTIC_FACTORS]
 NGRAM = "ngram 2-5"
@@ -74,6 +75,11 @@ def markdown(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _others(document: Document) -> list[str]:
+    """Peers that were asked for by an option."""
+    return list(SUFFIX_GPU) if document["settings"].get("suffix_gpu") else []
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     return lines + ["| " + " | ".join(_cell(v) for v in row) + " |" for row in rows]
@@ -89,7 +95,7 @@ def _quality(document: Document, workloads: Document) -> list[str]:
     ours = our_names(document)
     head = ["workload"]
     for cost in ours:
-        head += [f"s({cost:g})", "Arctic's best", "ratio", "n-gram", "oracle"]
+        head += [f"s({cost:g})", "Arctic's best", "ratio", NGRAM, *_others(document), ORACLE]
     rows: list[list[object]] = []
     ratios: dict[float, list[float]] = {cost: [] for cost in ours}
     for workload, figures in workloads.items():
@@ -100,16 +106,18 @@ def _quality(document: Document, workloads: Document) -> list[str]:
             ratios[cost].append(value)
             row += [figures[name]["speedup"][key]]
             row += [f"{figures[best]['speedup'][key]:.3f} ({best[7:]})", value]
-            row += [figures[NGRAM]["speedup"][key], figures[ORACLE]["speedup"][key]]
+            names = [NGRAM, *_others(document), ORACLE]
+            row += [figures[name]["speedup"][key] for name in names]
         rows.append(row)
     last: list[object] = ["geometric mean"]
     for cost in ours:
-        last += [None, None, geometric_mean(ratios[cost]), None, None]
+        rest = [None] * (2 + len(_others(document)))
+        last += [None, None, geometric_mean(ratios[cost]), *rest]
     return _table(head, [*rows, last])
 
 
 def _lengths(document: Document, workloads: Document) -> list[str]:
-    names = [*our_names(document).values(), *ARCTIC, NGRAM, ORACLE]
+    names = [*our_names(document).values(), *ARCTIC, NGRAM, *_others(document), ORACLE]
     rows = []
     for workload, figures in workloads.items():
         cells = []

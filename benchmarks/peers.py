@@ -32,7 +32,7 @@ from specplug.replay.simulator import replay_record
 from specplug.replay.tokenizers import load_tokenizer
 from specplug.types import Context
 
-PACKAGES = ("specplug", "numpy", "numba", "tokenizers", "arctic-inference")
+PACKAGES = ("specplug", "numpy", "numba", "tokenizers", "arctic-inference", "suffix-gpu")
 #: The workload that copies its prompt, for long drafts.
 COPYING = "code_edit_aider"
 
@@ -46,7 +46,7 @@ def replays(
     found: dict[str, Any] = {}
     for order in chosen.order:
         print(f"replay, order {order}", flush=True)
-        group = drafters(context, chosen.cost, chosen.proposer)
+        group = drafters(context, chosen.cost, chosen.proposer, chosen.suffix_gpu)
         tallies = compare(workloads, group, chosen.width, order == "interleaved")
         costs = {d.name: chosen.cost if d.cost is None else [d.cost] for d in group}
         costs[ORACLE] = chosen.cost
@@ -110,6 +110,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--proposer", default="suffix", help="ours; must have the option verify_cost")
     add("--width", type=int, default=16, help="most draft tokens per step")
     add("--cost", type=float, nargs="+", default=[0.01, 0.03, 0.1])
+    add("--suffix-gpu", action="store_true", help="its reference too; slow: use --limit")
     add("--no-host", action="store_true", help="the replays only")
     add("--rows", type=int, default=256, help="requests of the batch")
     add("--history", type=int, default=8_000, help="tokens of each of them")
@@ -135,6 +136,7 @@ def main() -> int:
         "provenance": facts,
         "settings": {
             "proposer": chosen.proposer,
+            "suffix_gpu": chosen.suffix_gpu,
             "costs": chosen.cost,
             "width": chosen.width,
             "limit": chosen.limit,
