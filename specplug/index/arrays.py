@@ -46,7 +46,9 @@ def _capacity(budget: int, buckets: int, per_block: int) -> int:
 def store_bytes(capacity: int, buckets: int) -> int:
     """Bytes that a store of this layout takes."""
     blocks = capacity // layout.BLOCK
-    return capacity * RING_BYTES + 4 * blocks + 4 * layout.N_ORDERS * buckets + 8 * layout.STORE_FIELDS
+    return (
+        capacity * RING_BYTES + 4 * blocks + 4 * layout.N_ORDERS * buckets + 8 * layout.STORE_FIELDS
+    )
 
 
 def _zeros(shape: Any, dtype: type[np.generic] = np.float64, most: int = TOUCHED) -> NDArray[Any]:

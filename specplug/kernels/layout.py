@@ -96,8 +96,8 @@ N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_LOG 
 N_PENDING, N_KNOWN, N_OUTCOME, N_EMITTED, N_COUNTED, N_POINTER = range(8, 14)
 SLOT_FIELDS = N_POINTER + N_SOURCES
 
-#: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored, and the namespace whose text serves all
-#: requests (-1: none).
+#: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored, and the namespace whose text serves
+#: all requests (-1: none).
 S_END, S_OUTPUTS, S_COMMON = 0, 1, 2
 STORE_FIELDS = 3
 

@@ -228,7 +228,7 @@ def _find_in_namespace(
 
 @lean_kernel
 def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Index:
-    """Append the candidates of the store, in the request's namespace and then in the one that serves all, to the scratch.
+    """Append the candidates of the store, in the request's namespace and then in the one that serves all.
 
     Returns the new count. Both together are no more than one could bring: the second is asked where the first had few.
     """
