@@ -31,7 +31,11 @@ VOCABULARY = 49_152
 WARM_STEPS = 10
 #: Operations that only look at memory in another way; nothing runs on the device for them.
 COUNTED = ("to_host", "to_device", "launches", "copies", "synchronisations")
-VIEWS = ("view", "slice", "select", "unsqueeze", "expand", "alias", "detach", "as_strided", "t.")
+VIEWS = (
+    *("view", "slice", "select", "unsqueeze", "expand", "alias", "detach", "as_strided", "t."),
+    # What `numpy()` asks of a tensor of the host.
+    *("resolve_", "to.dtype_layout"),
+)
 
 
 #: Operations that hand a value of the device to Python, which waits for it.

@@ -179,6 +179,9 @@ def test_counting_a_step_waits_for_the_copy_that_it_counts(monkeypatch: pytest.M
         monkeypatch.syspath_prepend(str(root / folder))
     import _v2_step
 
+    found = _v2_step.Batch(2, 100, 4, "cpu", seed=7).counted()
+    # As docs/vllm.md has it.
+    assert (found["copies"], found["launches"], found["synchronisations"]) == (2, 10, 1)
     pending: list[Any] = []
 
     class Late(_v2_step.TimedExchange):
