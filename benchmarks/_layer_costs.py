@@ -91,3 +91,30 @@ def _serve(llm: Any, prompt: list[int], tokens: int) -> list[float]:
         llm.llm_engine.step()
         seconds.append(time.perf_counter() - began)
     return seconds
+
+
+def switched(llm: Any, prompts: list[list[int]], tokens: int, rounds: int) -> Any:
+    """Seconds (clock and processors) per token of turns with and without our code, in turn, in one process.
+
+    Two processes differ by more than what is measured here: in one, the weights lie where they lie. Without means that
+    the adapter returns before it does anything; all the rest of the engine is the same.
+    """
+    from specplug.adapters.vllm_v1.proposer import VllmProposer
+
+    propose, update = VllmProposer.propose, VllmProposer.after_update
+
+    def nothing(_: Any, sampled: Any, *args: Any, **kwargs: Any) -> list[list[int]]:
+        return [[] for _ in sampled]
+
+    found: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
+    for number in range(2 * rounds):
+        ours = number % 2 == (number // 2) % 2
+        VllmProposer.propose = propose if ours else nothing  # type: ignore[method-assign, assignment]
+        VllmProposer.after_update = update if ours else lambda *args: None  # type: ignore[method-assign]
+        began, busy, steps = time.perf_counter(), time.process_time(), 0
+        steps = sum(len(_serve(llm, prompt, tokens)) for prompt in prompts)
+        found["with" if ours else "without"].append(
+            ((time.perf_counter() - began) / steps, (time.process_time() - busy) / steps)
+        )
+    VllmProposer.propose, VllmProposer.after_update = propose, update  # type: ignore[method-assign]
+    return found

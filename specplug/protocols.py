@@ -111,7 +111,8 @@ class PassPlanner(Protocol):
 
     A proposer with ``capabilities.passes`` and a method ``use_planner(planner)`` is given its controller, if that is
     one. During ``propose`` it asks :meth:`first_pass`, then :meth:`next_pass` after each pass, and tells
-    :meth:`passed` how long they took together.
+    :meth:`passed` how long they took together. An engine's adapter may ask the proposer ``rests()`` before a step, and
+    leave the session alone if so; the proposer asks :meth:`rests`.
     """
 
     def first_pass(
@@ -134,3 +135,6 @@ class PassPlanner(Protocol):
 
     def passed(self, slots: IntArray, passes: int, seconds: float) -> None:
         """``passes`` were made for ``slots`` (int32 ``[B]``) and took ``seconds`` together."""
+
+    def rests(self) -> bool:
+        """Whether no pass will be made in this step, whatever it is like; called once per step."""

@@ -132,6 +132,10 @@ class LayerSkipProposer:
         if self._settings.pays:
             self._planner = planner
 
+    def rests(self) -> bool:
+        """Whether nothing is drafted in this step anyway, so that an adapter need not ask: called once per step."""
+        return self._planner is not None and self._text is None and self._planner.rests()
+
     def set_verify_cost(self, cost: float) -> None:
         """What verifying costs, for text."""
         if self._text is not None:

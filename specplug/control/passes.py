@@ -34,6 +34,8 @@ from specplug.types import IntArray, ProbArray, Request
 SHARE, START, MOST = 0.003, 0.45, 1.0
 #: Steps for which "no pass pays" holds while nothing new is learned.
 STEADY = 8
+#: Most steps that are left out where no pass will be made: now and then the time of a plain step is measured.
+REST = 32
 #: Time of a pass before one was measured, in plain steps.
 FIRST_GUESS = 0.5
 #: Measurements that the time of a pass is the median of.
@@ -86,7 +88,7 @@ class PassController(GoodputController):
         self._credit, self._charge = START, 0.0
         self._blind_steps = 0
         self._probing = False
-        self._quiet = self._quiet_rows = 0
+        self._quiet = self._quiet_rows = self._resting = 0
         self._rate = 1.0
         self._slots: IntArray = np.zeros(0, np.int32)
         self._verified = 0  # tokens of the step's pass before any draft of ours
@@ -101,7 +103,7 @@ class PassController(GoodputController):
         super().begin(slot, request)
         self._rates.begin(slot, request)
         self._of_passes[slot] = False
-        self._quiet = 0
+        self._quiet = self._resting = 0
 
     def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
         """All that is allowed; passes are asked about later, by the proposer."""
@@ -161,7 +163,17 @@ class PassController(GoodputController):
             return True
         self._probing = self._credit >= 0.0
         self.probes += self._probing
+        if not self._probing:
+            self._resting = min(REST, int(-self._credit / SHARE))
         return self._probing
+
+    def rests(self) -> bool:
+        """Whether no pass is made in this step whatever it is like, so that nobody need be asked."""
+        if self._resting <= 0:
+            return False
+        self._resting -= 1
+        self._credit += SHARE
+        return True
 
     def next_pass(self, rows: NDArray[np.int64], survival: ProbArray) -> bool:
         """Whether to make one more pass.

