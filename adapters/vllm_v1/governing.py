@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specplug.adapters.common import host_logger
-from specplug.adapters.vllm_v1 import setup
+from specplug.adapters.vllm_v1 import host_faults, setup
 from specplug.adapters.vllm_v1.metrics import Published
 from specplug.control import options
 from specplug.sources import DraftSources
@@ -31,10 +31,13 @@ def controller(
     actions: tuple[int, ...] | None = None,
 ) -> GoodputController:
     """The controller beside a scheduler; its decisions can be read by ``specplug doctor --live``."""
+    # Not with this module, which the plugin loads before vLLM registers its kernels: numba must not be there by then.
     from specplug.control.goodput import GoodputController
 
     config = getattr(scheduler, "vllm_config", None)
     in_engine = config is not None
+    if in_engine and setup.on_cpu():
+        host_faults.repair_registration(host_logger("vllm"))
     made = options.build(
         control,
         context,
