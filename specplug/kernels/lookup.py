@@ -33,6 +33,7 @@ from specplug.kernels.datastore_layout import (
     Shelf,
     WordArray,
 )
+from specplug.kernels.desk import unpack_desk
 from specplug.kernels.packed import read_bits, read_packed
 
 #: More than the longest match can be longer than the shortest.
@@ -312,26 +313,15 @@ def find_occurrences(
 
 
 @lean_kernel
-def find_for(
-    words: WordArray,
-    meta: LongArray,
-    desk: IntArray,
-    question: WordArray,
-    context: IntArray,
-    most: Index,
-    found: LongArray,
-) -> Any:
+def find_for(handle: Any, context: IntArray, most: Index, found: LongArray) -> Any:
     """:func:`find_occurrences` of the end of one ``context``, for callers that are not compiled.
 
-    Arrays are handed over one by one: a named tuple with a read-only array in it costs a microsecond more, as much as
-    the search.
-
     Args:
-        words, meta: of a :class:`Shelf`.
-        desk, question: int32 ``[1, MAX_DEPTH]`` and uint64 ``[MAX_DEPTH]``, work space.
+        handle: of a :class:`specplug.kernels.desk.Desk`.
         context: int32 ``[n]``, of any length.
         most, found: see :func:`find_occurrences`; ``most`` is cut to the rows of ``found``.
     """
+    words, meta, desk, question = unpack_desk(handle)
     width = desk.shape[1]
     size = min(context.shape[0], width)
     for i in range(1, size + 1):

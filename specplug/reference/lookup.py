@@ -77,10 +77,9 @@ def find_occurrences(
     return len(chosen)
 
 
-def find_for(
-    words: Any, meta: Any, desk: Any, question: Any, context: Any, most: int, found: Any
-) -> int:
-    """:func:`find_occurrences` of the end of one context."""
+def find_for(handle: Any, context: Any, most: int, found: Any) -> int:
+    """:func:`find_occurrences` of the end of one context; ``handle``: words, meta, room for context and question."""
+    words, meta, desk, question = handle
     width = len(desk[0])
     ending = context[-width:]
     desk[0][width - len(ending) :] = ending

@@ -23,6 +23,7 @@ from specplug.kernels import merging as merging_kernels
 from specplug.kernels import ordering as ordering_kernels
 from specplug.kernels import packed as packed_kernels
 from specplug.kernels import rest as rest_kernels
+from specplug.kernels.desk import Desk
 from specplug.kernels.ordering import LARGE, SMALL
 from specplug.reference import contest as contest_reference
 from specplug.reference import contexts as context_reference
@@ -252,12 +253,12 @@ def test_look_up(
 def test_look_up_for_python(corpus: list[list[int]], context: list[int], most: int) -> None:
     shelf = build(corpus)
     got = []
-    for module in (lookup_kernels, lookup_reference):
-        desk = np.full((1, layout.MAX_DEPTH), 1, np.int32)  # what an earlier search left
+    desk = Desk(shelf)
+    for module, handle in ((lookup_kernels, desk.handle), (lookup_reference, desk._arrays)):
+        for room in desk._arrays[2:]:
+            room[:] = 1  # what an earlier search left
         found = np.zeros((layout.MAX_FOUND, 2), np.int64)
-        asked = np.array(context, np.int32)
-        question = np.full(layout.MAX_DEPTH, 1, np.uint64)
-        count = module.find_for(shelf.words, shelf.meta, desk, question, asked, most, found)
+        count = module.find_for(handle, np.array(context, np.int32), most, found)
         got.append((count, found.tolist()))
     assert got[0] == got[1]
 
