@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from specplug.errors import SkipPlanError
 from specplug.layers.exit_head import ExitHead
+from specplug.layers.fingerprint import fingerprint
 from specplug.layers.plan import Plan
 from specplug.layers.swapping import swapped
 
@@ -20,8 +20,6 @@ ATTENTION_NAMES = ("self_attn", "attention", "attn")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
 #: And decoder stacks their last norm.
 NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
-#: Tokens of each weight matrix that a fingerprint looks at.
-_SAMPLED = 64
 
 
 class Decoder:
@@ -163,17 +161,15 @@ class Decoder:
             return as_numpy(self.norm(states))
 
     def fingerprint(self) -> str:
-        """Names the weights: a hash over their names and shapes and some rows of each, 32 hexadecimal digits."""
-        import torch
+        """Names the weights, see :mod:`specplug.layers.fingerprint`.
 
-        digest = hashlib.sha256()
-        for name, weight in self.model.state_dict().items():
-            digest.update(f"{name} {tuple(weight.shape)}".encode())
-            rows = weight.reshape(-1)[: _SAMPLED * 64 : 64] if weight.numel() else weight
-            # In float32, so that one checkpoint has one fingerprint in whatever precision it was loaded,
-            # as far as rounding to half precision goes.
-            digest.update(rows.detach().to(torch.bfloat16).float().cpu().numpy().tobytes())
-        return digest.hexdigest()[:32]
+        Raises:
+            ExitHeadError: they have other names than those of Llama-like models.
+        """
+        return fingerprint(
+            (name, tuple(weight.shape), _reader(weight))
+            for name, weight in self.inner.state_dict().items()
+        )
 
     def _stubs(self, plan: Plan, head: ExitHead | None) -> Iterator[tuple[Any, Callable[..., Any]]]:
         for layer, (attention, mlp) in enumerate(zip(plan.attention, plan.mlp, strict=True)):
@@ -295,6 +291,16 @@ def _part(owner: Any, names: Sequence[str], what: str, model: str) -> Any:
         f"{model}: {type(owner).__name__} has no {what} among {', '.join(names)}, so it cannot be left out; use "
         "specplug.suffix"
     )
+
+
+def _reader(weight: Any) -> Callable[[int], NDArray[np.float32]]:
+    import torch
+
+    def read(rows: int) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = weight[:rows].detach().to(torch.bfloat16).float().cpu().numpy()
+        return found
+
+    return read
 
 
 def _first(output: Any) -> Any:

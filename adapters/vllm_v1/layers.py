@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,13 @@ from numpy.typing import NDArray
 
 from specplug import registry
 from specplug._host import HostSymbol, check_symbols
+from specplug.adapters.vllm_v1 import layer_probe
+from specplug.adapters.vllm_v1.exit_heads import ExitHeads
+from specplug.adapters.vllm_v1.passes import forward_context
+from specplug.adapters.vllm_v1.sublayers import check, stubs, take_apart
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
+from specplug.layers.policy import Probe
 from specplug.layers.swapping import swapped
 from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
 
@@ -118,6 +124,9 @@ def refuse_model(options: Mapping[str, Any], model_config: Any) -> None:
 class LayerExecutor:
     """See :class:`specplug.layers.policy.BatchExecutor`.
 
+    Attributes:
+        heads: fitted exit heads, if there are any.
+
     Args:
         runner: vLLM's model runner, its model loaded and its KV cache allocated.
 
@@ -130,13 +139,33 @@ class LayerExecutor:
         self._runner = runner
         self._model = runner.get_model() if hasattr(runner, "get_model") else runner.model
         self._check_place()
-        self._blocks = _stack(self._model)
+        self.heads: ExitHeads | None = None
+        self._parts = take_apart(_stack(self._model))
         self._check_cache()
 
     @property
     def layers(self) -> int:
         """Of the model."""
-        return len(self._blocks)
+        return len(self._parts)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that this model cannot run."""
+        check(plan, self._parts)
+
+    def use_heads(self, path: Path) -> frozenset[int]:
+        """Of the file, for the checkpoint that vLLM has loaded."""
+        self.heads = ExitHeads(path, self._runner.vllm_config, self.layers)
+        return frozenset(self.heads.heads)
+
+    def check_search(self) -> None:
+        """Refuse a model that a probe cannot look at."""
+        layer_probe.check(self._runner, self._parts)
+
+    def probe(self, request_id: str) -> Probe | None:
+        """About the text in the last block of the request's cache."""
+        row = self._runner.input_batch.req_id_to_index[request_id]
+        found = layer_probe.LayerProbe(self._runner, self._model, self._parts, self.heads, row)
+        return found if found.span >= layer_probe.LEAST else None
 
     def rooms(self, request_ids: Sequence[str]) -> IntArray:
         """Slots that each request owns from its newest token on."""
@@ -167,6 +196,8 @@ class LayerExecutor:
             states = self._model(
                 input_ids=ids, positions=where, intermediate_tensors=None, inputs_embeds=None
             )
+            if self.heads is not None:
+                states = self.heads.apply(plan.exit_layer, states)
             scores = self._model.compute_logits(states).float()
             best = scores.max(dim=-1)
             chances = torch.exp(best.values - torch.logsumexp(scores, dim=-1))
@@ -177,7 +208,6 @@ class LayerExecutor:
     def _context(self, rows: list[int], where: Any, positions: NDArray[np.int64]) -> Iterator[None]:
         """vLLM's forward context for one token of each row."""
         import torch
-        from vllm.forward_context import set_forward_context
         from vllm.v1.attention.backend import CommonAttentionMetadata
 
         runner = self._runner
@@ -202,28 +232,11 @@ class LayerExecutor:
             causal=True,
             positions=where,
         )
-        metadata, mapping = {}, {}
-        for group in runner.attn_groups[0]:
-            # Where the kernel's blocks are smaller than the cache's, the group maps the table.
-            built = group.build_metadata(common)
-            for name in group.layer_names:
-                metadata[name], mapping[name] = built, slots
-        with set_forward_context(
-            metadata,
-            runner.vllm_config,
-            num_tokens=len(rows),
-            slot_mapping=mapping,
-            skip_compiled=True,
-        ):
+        with forward_context(runner, common):
             yield
 
     def _running(self, plan: Plan) -> AbstractContextManager[None]:
-        """Layers that the plan leaves out hand on what they get."""
-        return swapped(
-            (block, _pass_on)
-            for layer, block in enumerate(self._blocks)
-            if not plan.attention[layer] and not plan.mlp[layer]
-        )
+        return swapped(stubs(plan, self._parts))
 
     def _check_place(self) -> None:
         """Once more where the layers are lent: proposers of other packages may ask for them, and vLLM may add to what
@@ -275,8 +288,3 @@ def _stack(model: Any) -> list[Any]:
             "as those of Llama-like models do; use specplug.suffix"
         )
     return blocks
-
-
-def _pass_on(positions: Any, hidden_states: Any, residual: Any, *args: Any, **kwargs: Any) -> Any:
-    # Layer 0, which makes the first residual, always runs.
-    return hidden_states, residual

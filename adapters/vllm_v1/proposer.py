@@ -20,7 +20,7 @@ from specplug.adapters.vllm_v1.options import ALIASES, PREFIX, Choice
 from specplug.adapters.vllm_v1.requests import MaskedHistory, describe, has_tokens
 from specplug.adapters.vllm_v1.salts import salt_of
 from specplug.adapters.vllm_v1.steps import StepClock
-from specplug.errors import SkipPlanError
+from specplug.errors import SpecplugError
 from specplug.session import Session
 from specplug.types import TokenArray
 
@@ -233,7 +233,7 @@ class VllmProposer:
             return
         try:
             use(LayerExecutor(runner))
-        except SkipPlanError as error:
+        except SpecplugError as error:
             self.log.error("%s: nothing will be drafted: %s", self.name, error)
 
     def _time(self, sampled: Any, lengths: Any) -> None:

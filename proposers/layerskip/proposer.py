@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specplug import registry
-from specplug.errors import SettingsError
+from specplug.errors import ExitHeadError, SettingsError
+from specplug.layers.exit_file import read_facts
 from specplug.layers.plan import Plan
 from specplug.layers.policy import BatchExecutor, Feedback, StopRule
 from specplug.proposers.layerskip.gates import Gate, Planned, Ruled
+from specplug.proposers.layerskip.searching import POLICIES, Search
 from specplug.proposers.layerskip.stopping import Always, Paying
 from specplug.proposers.layerskip.text import Text
 from specplug.protocols import PassPlanner
@@ -28,15 +33,35 @@ from specplug.types import (
     TokenArray,
 )
 
+_SKIPPED = re.compile(r"(-?\d+)([am]?)")
+
 
 @dataclass(frozen=True)
 class LayerSkipSettings:
-    """Options of ``specplug.layerskip``; exactly one of ``exit_layer`` and ``skip`` says what is left out."""
+    """Options of ``specplug.layerskip``; one of ``exit_layer``, ``skip`` and ``policy`` says what is left out."""
 
     exit_layer: int | None = option(
         None, minimum=1, help="Drafts leave the model after so many layers."
     )
-    skip: str = option("", help="Layers that drafts leave out, such as '12,13,16'.")
+    skip: str = option(
+        "",
+        help="Layers that drafts leave out, such as '12,13a,16m'; with a or m only their attention or MLP.",
+    )
+    policy: Literal["", "swift", "clasp", "conflayers"] = option(
+        "", help="Find the layers to leave out while serving."
+    )
+    ratio: float = option(
+        0.45, minimum=0.01, maximum=0.99, help="Share that swift and clasp leave out."
+    )
+    search_share: float = option(
+        0.05,
+        minimum=0.0,
+        maximum=1.0,
+        help="Share of the time that a policy may spend on its search.",
+    )
+    heads: str = option(
+        "", help="File of exit heads for this model, written by specplug fit-exit; with exit_layer."
+    )
     pays: bool = option(
         True,
         help="Draft only while that is measured to pay; false drafts always, for measurements.",
@@ -51,10 +76,13 @@ class LayerSkipSettings:
         """What the options say together; see :func:`specplug.registry.preflight`.
 
         Raises:
-            SettingsError: none of ``exit_layer`` and ``skip``, both, or a ``skip`` that lists no layers; or what the
-                proposer in ``text`` says.
+            SettingsError: not exactly one of ``exit_layer``, ``skip`` and ``policy``, a ``skip`` that lists no layers,
+                ``heads`` that are no file of exit heads or have none for this exit, or what the proposer in ``text``
+                says.
         """
-        _layers_of(self)
+        _skipped(self)
+        if self.heads:
+            _check_heads(self)
         if self.text:
             registry.preflight(self.text, self.text_options(), lambda: vocab_size, tokenizer)
 
@@ -63,16 +91,22 @@ class LayerSkipSettings:
         return {"datastore": self.datastore} if self.datastore else {}
 
     def plan(self, layers: int) -> Plan:
-        """What a draft pass runs of a model of ``layers`` layers.
+        """What the first draft pass runs of a model of ``layers`` layers, see :meth:`search`."""
+        return self.search(layers).policy.plan()
+
+    def search(self, layers: int) -> Search:
+        """What chooses the layers of a model that has ``layers`` of them.
 
         Raises:
             SettingsError: see :meth:`preflight`.
-            SkipPlanError: layers that the model does not have, or layer 0.
+            SkipPlanError: layers that the model does not have, or layer 0, or too few to search.
         """
-        skipped = _layers_of(self)
+        attention, mlp = _skipped(self)
+        if self.policy:
+            return Search(POLICIES[self.policy](layers, self.ratio), self.search_share)
         if self.exit_layer is not None:
-            return Plan.early_exit(layers, self.exit_layer)
-        return Plan.skipping(layers, skipped, skipped)
+            return Search.fixed(Plan.early_exit(layers, self.exit_layer))
+        return Search.fixed(Plan.skipping(layers, attention, mlp))
 
 
 @dataclass
@@ -92,7 +126,7 @@ class LayerSkipProposer:
     is made.
 
     Raises:
-        SettingsError: none of ``exit_layer`` and ``skip``, both, or a ``skip`` that lists no layers.
+        SettingsError: not exactly one of ``exit_layer``, ``skip`` and ``policy``, or a ``skip`` that lists no layers.
     """
 
     Settings = LayerSkipSettings
@@ -100,9 +134,9 @@ class LayerSkipProposer:
 
     def __init__(self, context: Context, settings: LayerSkipSettings) -> None:
         self._settings = settings
-        _layers_of(settings)
+        _skipped(settings)
         self._executor: BatchExecutor | None = None
-        self._plan: Plan | None = None
+        self.search: Search | None = None
         self.rule: StopRule = Paying() if settings.pays else Always()
         self._planner: PassPlanner | None = None
         self._text: Text | None = None
@@ -123,8 +157,15 @@ class LayerSkipProposer:
 
         Raises:
             SkipPlanError: the options name layers that its model does not have.
+            ExitHeadError: the heads belong to another model.
         """
-        self._plan = self._settings.plan(executor.layers)
+        search = self._settings.search(executor.layers)
+        executor.check(search.policy.plan())
+        if self._settings.policy:
+            executor.check_search()
+        if self._settings.heads:
+            executor.use_heads(Path(self._settings.heads).expanduser())
+        self.search = search
         self._executor = executor
 
     def use_planner(self, planner: PassPlanner) -> None:
@@ -168,7 +209,7 @@ class LayerSkipProposer:
         before, self._before = self._before, frozenset([self._ids[slot] for slot in slots.tolist()])
         if self._text is not None:
             self._text.propose(slots, ceilings, out)
-        executor, plan = self._executor, self._plan
+        executor, plan = self._executor, self._chosen()
         if executor is None or plan is None or not self._before:
             return
         began = time.perf_counter()
@@ -221,6 +262,13 @@ class LayerSkipProposer:
             feedback = Feedback(tuple(draft.confidences), wrong)
         self.rule.observe(feedback)
 
+    def _chosen(self) -> Plan | None:
+        """What a draft pass of this step runs, if there shall be any; a search may ask the model first."""
+        if self.search is None or self._executor is None or not self._before:
+            return None
+        self.search.look(self._executor, self._before)
+        return self.search.plan()
+
     def _pass_all(
         self,
         executor: BatchExecutor,
@@ -265,15 +313,39 @@ class LayerSkipProposer:
             draft.confidences.append(float(confidence))
 
 
-def _layers_of(settings: LayerSkipSettings) -> list[int]:
-    if (settings.exit_layer is None) == (not settings.skip):
+def _skipped(settings: LayerSkipSettings) -> tuple[list[int], list[int]]:
+    """Layers whose attention and whose MLP ``skip`` leaves out."""
+    ways = (settings.exit_layer is not None) + bool(settings.skip) + bool(settings.policy)
+    if ways != 1:
         raise SettingsError(
-            'specplug.layerskip needs one of "exit_layer" (drafts leave the model there) and "skip" (layers that '
-            f"drafts leave out), got exit_layer {settings.exit_layer!r} and skip {settings.skip!r}"
+            'specplug.layerskip needs one of "exit_layer" (drafts leave the model there), "skip" (layers that drafts '
+            f'leave out) and "policy" (finds them), got exit_layer {settings.exit_layer!r}, skip {settings.skip!r} and '
+            f"policy {settings.policy!r}"
         )
+    attention: list[int] = []
+    mlp: list[int] = []
+    for part in settings.skip.split(",") if settings.skip else ():
+        found = _SKIPPED.fullmatch(part.strip())
+        if found is None:
+            raise SettingsError(
+                "specplug.layerskip: skip lists layers, such as '12,13a,16m' (a: only its attention, m: only its MLP), "
+                f"got {settings.skip!r}"
+            )
+        layer, kind = int(found.group(1)), found.group(2)
+        attention += [layer] if kind != "m" else []
+        mlp += [layer] if kind != "a" else []
+    return attention, mlp
+
+
+def _check_heads(settings: LayerSkipSettings) -> None:
+    """Before the model loads: is it a file of heads, with one for this exit? Whose they are is asked later."""
     try:
-        return [int(part) for part in settings.skip.split(",") if settings.skip]
-    except ValueError:
+        entries = read_facts(Path(settings.heads).expanduser()).get("heads", [])
+        exits = [entry["exit_layer"] for entry in entries]
+    except (ExitHeadError, KeyError, TypeError) as error:
+        raise SettingsError(f"specplug.layerskip: heads: {error}") from None
+    if settings.exit_layer not in exits:
         raise SettingsError(
-            f"specplug.layerskip: skip lists layers, such as '12,13,16', got {settings.skip!r}"
-        ) from None
+            f"specplug.layerskip: {settings.heads} has heads for exits after {exits} layers, but exit_layer is "
+            f"{settings.exit_layer}; choose one of these, or fit it: specplug fit-exit --layers {settings.exit_layer}"
+        )

@@ -22,7 +22,7 @@ from specplug.files import replace_file
 from specplug.layers.exit_head import ExitHead
 
 MAGIC = b"specplug exit heads\n"
-VERSION = 1
+VERSION = 2
 SUFFIX = ".exits"
 #: Largest header that is believed.
 _MOST_HEADER = 1 << 24

@@ -8,6 +8,7 @@ answer. Policies and rules decide from the past alone, so none of them can chang
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -127,6 +128,30 @@ class BatchExecutor(Protocol):
     @property
     def layers(self) -> int:
         """Decoder layers of the model."""
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that the model cannot run.
+
+        Raises:
+            SkipPlanError: it leaves out parts that the executor cannot leave out, or is for another model.
+        """
+
+    def use_heads(self, path: Path) -> frozenset[int]:
+        """Apply the exit heads of a file from now on, at exits that have one; returns these exits.
+
+        Raises:
+            ExitHeadError: no file of heads, or heads of another model.
+        """
+
+    def check_search(self) -> None:
+        """Refuse a model that :meth:`probe` cannot look at.
+
+        Raises:
+            SkipPlanError: what is in the way.
+        """
+
+    def probe(self, request_id: str) -> Probe | None:
+        """Answers about a request until its next step; None while it has too little text. Changes nothing of it."""
 
     def rooms(self, request_ids: Sequence[str]) -> IntArray:
         """The most draft passes for which each request has a place in the KV cache: int32 ``[B]``."""

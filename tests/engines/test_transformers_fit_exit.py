@@ -20,6 +20,7 @@ from specplug.adapters.transformers_hf.fitting import (
     collect,
     own_text,
 )
+from specplug.adapters.vllm_v1.exit_heads import checkpoint_fingerprint
 from specplug.errors import ExitHeadError, SkipPlanError
 from specplug.layers.exit_file import load_heads, read_facts
 from specplug.layers.exit_head import ExitHead, Moments
@@ -187,6 +188,26 @@ def test_one_checkpoint_has_one_fingerprint_in_any_precision() -> None:
     with torch.no_grad():
         model.model.layers[3].mlp.down_proj.weight[:] *= 1.1
     assert Decoder(model).fingerprint() not in names
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_files_of_a_checkpoint_have_the_fingerprint_of_the_loaded_model(
+    tmp_path: Path, precision: str
+) -> None:
+    """vLLM's weights are packed after loading, so its adapter looks at the files."""
+    import torch
+
+    model = tiny().to(getattr(torch, precision))
+    model.save_pretrained(tmp_path, max_shard_size="10kB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert checkpoint_fingerprint(tmp_path) == Decoder(model).fingerprint()
+    assert checkpoint_fingerprint(tmp_path) != Decoder(tiny(seed=8)).fingerprint()
+    for path in tmp_path.glob("*.safetensors"):
+        path.write_bytes(b"no such file")
+    with pytest.raises(ExitHeadError, match="cannot be read"):
+        checkpoint_fingerprint(tmp_path)
+    with pytest.raises(ExitHeadError, match="no safetensors files"):
+        checkpoint_fingerprint(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

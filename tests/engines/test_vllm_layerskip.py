@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +12,19 @@ import numpy as np
 import pytest
 
 from specplug._host import check_symbols
+from specplug.adapters.transformers_hf import Decoder
+from specplug.adapters.transformers_hf.decoder import as_numpy
+from specplug.adapters.transformers_hf.probe import ModelProbe
 from specplug.adapters.vllm_v1.layers import SYMBOLS, LayerExecutor
+from specplug.layers.exit_file import load_heads, save_heads
+from specplug.layers.exit_head import ExitHead
+from specplug.layers.plan import Plan
+from specplug.proposers.layerskip.clasp import Clasp
+from specplug.proposers.layerskip.conflayers import layer_confidences
 from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally, check_greedy, check_preemption
-from .conftest import Start
+from .conftest import WITH_PLUGINS, Start
 from .engines import Engine
 from .law import LawTest, compare_laws, sample
 from .prompts import LONG, VARIED
@@ -22,6 +32,10 @@ from .remember import Remembering
 
 GREEDY = {"temperature": 0, "max_tokens": 40}
 CONTEXT = 512
+DRAFT_STATES = "engine_test_layers:draft_states"
+USE_HEADS = "engine_test_layers:use_heads"
+ASK = "engine_test_layers:ask"
+SEARCH = "engine_test_layers:search"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +43,7 @@ def skipping(start: Start, engine: Engine) -> EngineProcess:
     """Drafts from text, and with some of its layers where text has nothing: both in most steps of a batch."""
     config = engine.methods["specplug.layerskip"]["speculative_config"]
     config = {**config, "specplug": {**config["specplug"], "text": "suffix"}}
-    running = start("layerskip", speculative_config=config)
+    running = start("layerskip", process={"env": WITH_PLUGINS}, speculative_config=config)
     running.ready()
     return running
 
@@ -90,6 +104,110 @@ def test_greedy_answers_are_those_of_plain_decoding(
     assert sources["layers"]["accepted"] > 60
     assert sum(source["accepted"] for source in text) > 20
     assert sum(s["accepted"] for s in sources.values()) == gained.own["session"]["accepted"]
+
+
+#: Of a model of 30 layers.
+PLANS = {
+    "layers": Plan.skipping(30, [13, 14], [13, 14]),
+    "sublayers": Plan.skipping(30, [5, 9, 15, 16], [0, 9, 12, 29]),
+    "exit": Plan.early_exit(30, 15),
+}
+
+
+@pytest.fixture(scope="module")
+def decoder(model: str) -> Any:
+    """The same model with transformers, in float32."""
+    transformers = pytest.importorskip("transformers")
+    return Decoder(transformers.AutoModelForCausalLM.from_pretrained(model, dtype="float32"))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_draft_pass_computes_what_that_of_transformers_does(
+    skipping: EngineProcess, decoder: Any, name: str
+) -> None:
+    check_states(decoder, PLANS[name], draft(skipping, PLANS[name]))
+
+
+def test_exit_heads_of_this_model_are_applied_and_those_of_another_refused(
+    skipping: EngineProcess, decoder: Any, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0).normal(scale=0.05, size=(2, 576, 576))
+    head = ExitHead(15, (random[0, :, :8], random[1, :8]), random[0, 0])
+    save_heads(tmp_path / "other", [head], "0" * 32)
+    refused = skipping.call("run", target=USE_HEADS, path=str(tmp_path / "other"))["value"]
+    assert "made for a model with fingerprint" in refused["error"]
+    save_heads(tmp_path / "ours", [head], decoder.fingerprint())
+    [known] = load_heads(tmp_path / "ours", decoder.fingerprint(), 576, 30).values()
+    used = skipping.call("run", target=USE_HEADS, path=str(tmp_path / "ours"))["value"]
+    assert used == {"exits": [15], "error": ""}
+    found = draft(skipping, PLANS["exit"])
+    check_states(decoder, PLANS["exit"], found, known)
+
+
+def test_a_probe_answers_as_that_of_transformers_and_writes_into_no_block_of_a_request(
+    skipping: EngineProcess, decoder: Any
+) -> None:
+    plan, skips = PLANS["sublayers"], 10
+    prompt = skipping.tokenize(VARIED["chat-story"])
+    flags = {"attention": plan.attention, "mlp": plan.mlp, "skips": skips}
+    found = skipping.call("run", target=ASK, prompt=prompt, **flags)["value"]
+    assert found["unchanged"]
+    assert found["span"] == 20
+    tokens = found["tokens"]
+    cache = decoder.new_cache()
+    decoder.fill(tokens[:-2], cache)
+    with decoder.watching_inputs() as first, decoder.watching(decoder.blocks) as seen:
+        decoder.logits(tokens[-2:-1], cache)
+    trace = [as_numpy(states[0]) for states in (*first, *seen)]
+    probe = ModelProbe(decoder, {}, window=20)
+    probe.update(cache, tokens, 20, trace)
+    np.testing.assert_allclose(found["states"], trace, atol=2e-3 * np.abs(trace).max())
+    want = probe.try_plan(plan)
+    assert found["trial"][:2] == [want.matched, want.tested]
+    assert found["trial"][2] == pytest.approx(want.similarity, abs=1e-3)
+    np.testing.assert_allclose(found["confidences"], layer_confidences(*probe.outputs()), atol=1e-3)
+    chosen = Clasp(30, skips).choose(probe)
+    # Steps of the dynamic programme that are all but equal may fall either way.
+    assert (np.array(found["chosen"]) & chosen).sum() >= skips - 1
+
+
+@pytest.mark.parametrize("policy", ["swift", "clasp", "conflayers"])
+def test_a_search_beside_live_requests_changes_no_answer(
+    plain: Remembering, skipping: EngineProcess, tally: Tally, policy: str
+) -> None:
+    names = ["prose", "chat-story", "chat-copy"]
+    expected = plain.generate([VARIED[name] for name in names], GREEDY)
+    prompts = [list(result.prompt_token_ids) for result in expected.results]
+    found = skipping.call("run", target=SEARCH, policy=policy, prompts=prompts, tokens=40)["value"]
+    assert found["looks"] > 5, found
+    assert found["skips"] > 0, found
+    for name, want, got in zip(names, expected.results, found["answers"], strict=True):
+        have = replace(want.only, token_ids=tuple(got))
+        check_greedy(plain, tally, name, want.prompt_token_ids, want.only, have)
+
+
+def draft(skipping: EngineProcess, plan: Plan) -> dict[str, Any]:
+    """The first draft after a prompt, see there."""
+    prompt = skipping.tokenize(VARIED["chat-story"])
+    flags = {"attention": plan.attention, "mlp": plan.mlp, "exit_layer": plan.exit_layer}
+    found: dict[str, Any] = skipping.call("run", target=DRAFT_STATES, prompt=prompt, **flags)[
+        "value"
+    ]
+    return {**found, "prompt": prompt}
+
+
+def check_states(
+    decoder: Any, plan: Plan, found: dict[str, Any], head: ExitHead | None = None
+) -> None:
+    """The states of vLLM's first draft are those of the transformers executor, pass by pass."""
+    assert len(found["tokens"]) == 3
+    cache = decoder.new_cache()
+    decoder.fill(found["prompt"], cache)
+    with decoder.running(plan, head), decoder.watching([decoder.norm]) as seen:
+        for token, states in zip(found["tokens"], found["states"], strict=True):
+            decoder.logits([token], cache)
+            want = as_numpy(seen[0][0])
+            np.testing.assert_allclose(states, want, atol=2e-3 * np.abs(want).max())
 
 
 @pytest.mark.long

@@ -101,6 +101,7 @@ ARROWS = {
         # The plugin's entry point is here; the V2 adapter stands on this one.
         lazily=(
             *("vllm", "torch", "prometheus_client", "specplug.kernels"),
+            *("safetensors", "huggingface_hub"),
             "specplug.adapters.vllm_v2",
         ),
     ),

@@ -195,9 +195,9 @@ def test_a_newer_version_and_a_missing_file_are_refused(
     save_heads(path, heads, "abc")
     header = read_facts(path)
     old = json.dumps(header).encode()
-    new = json.dumps({**header, "version": 2}).encode()
+    new = json.dumps({**header, "version": 3}).encode()
     path.write_bytes(path.read_bytes().replace(old, new))
-    with pytest.raises(ExitHeadError, match="version 2 of exit heads, this specplug reads 1"):
+    with pytest.raises(ExitHeadError, match="version 3 of exit heads, this specplug reads 2"):
         load_heads(path, "abc", D, 8)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specplug.errors import SettingsError, SkipPlanError
+from specplug.layers.exit_file import save_heads
+from specplug.layers.exit_head import ExitHead
 from specplug.layers.plan import Plan
 from specplug.proposers.layerskip import proposer as proposer_module
 from specplug.proposers.layerskip.proposer import LayerSkipProposer, LayerSkipSettings
 from specplug.proposers.layerskip.stopping import Paying
+from specplug.proposers.layerskip.swift import Swift
 from specplug.session import Session
 from specplug.types import TOKEN_DTYPE, Context, Request
 
@@ -27,6 +31,19 @@ class Engine:
         self.room, self.wrong, self.confidence = room, wrong, confidence
         self.calls: list[tuple[list[str], list[int], int]] = []
         self.plans: list[Plan] = []
+
+    def check(self, plan: Plan) -> None:
+        """Runs everything."""
+
+    def use_heads(self, path: Path) -> frozenset[int]:
+        self.heads = path
+        return frozenset({2})
+
+    def check_search(self) -> None:
+        """All of it can be searched."""
+
+    def probe(self, request_id: str) -> None:
+        """There is no text."""
 
     def rooms(self, request_ids: Sequence[str]) -> np.ndarray:
         return np.array([self.room - int(name) for name in request_ids], np.int32)
@@ -78,6 +95,52 @@ def test_layers_in_the_middle_can_be_named() -> None:
     engine = Engine()
     step(session_over(engine, exit_layer=None, skip="2,3"), {"0": [5]})
     assert set(engine.plans) == {Plan.skipping(6, [2, 3], [2, 3])}
+
+
+def test_sublayers_can_be_named() -> None:
+    engine = Engine()
+    step(session_over(engine, exit_layer=None, skip="2, 3a,5m"), {"0": [5]})
+    assert set(engine.plans) == {Plan.skipping(6, [2, 3], [2, 5])}
+
+
+def test_a_policy_may_ask_about_every_step_and_drafts_with_what_it_found() -> None:
+    engine = Engine()
+    asked: list[str] = []
+    engine.probe = asked.append  # type: ignore[method-assign]
+    session = session_over(engine, exit_layer=None, policy="swift", search_share=1.0)
+    for newest in range(3):
+        step(session, {"0": [*range(newest + 1)], "1": [*range(40, 41 + newest)]})
+    assert set(asked) == {"0", "1"}
+    # Every second sublayer of the inner layers, until something better is known.
+    assert set(engine.plans) == {Swift(6).plan()}
+
+
+def test_a_policy_that_knows_nothing_yet_drafts_nothing() -> None:
+    """CLaSp begins with the whole model, whose drafts cost what they bring."""
+    engine = Engine()
+    session = session_over(engine, exit_layer=None, policy="clasp")
+    assert step(session, {"0": [5, 6]}) == [[]]
+    assert not engine.plans
+
+
+def test_heads_are_looked_at_before_the_model_loads_and_lent_when_it_is_there(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "m.exits"
+    save_heads(path, [ExitHead(2, (np.zeros((4, 4)),), np.zeros(4))], "abc")
+    settings = LayerSkipSettings(exit_layer=2, heads=str(path))
+    settings.preflight(100, None)
+    with pytest.raises(
+        SettingsError, match=r"has heads for exits after \[2\] .* is 3; .* --layers 3"
+    ):
+        LayerSkipSettings(exit_layer=3, heads=str(path)).preflight(100, None)
+    with pytest.raises(SettingsError, match=r"exits after \[2\] .* is None"):
+        LayerSkipSettings(skip="3", heads=str(path)).preflight(100, None)
+    with pytest.raises(SettingsError, match=r"^specplug\.layerskip: heads: .* cannot be read"):
+        LayerSkipSettings(exit_layer=2, heads=str(tmp_path / "no")).preflight(100, None)
+    engine = Engine()
+    step(session_over(engine, heads=str(path)), {"0": [5]})
+    assert engine.heads == path
 
 
 def test_drafts_that_are_always_wrong_come_to_an_end() -> None:
@@ -185,7 +248,11 @@ def test_nothing_is_drafted_after_a_separator() -> None:
     [
         ({"exit_layer": None}, "needs one of"),
         ({"exit_layer": 2, "skip": "3"}, "needs one of"),
-        ({"exit_layer": None, "skip": "3;4"}, "skip lists layers, such as '12,13,16', got '3;4'"),
+        ({"exit_layer": 2, "policy": "swift"}, "needs one of .* policy 'swift'"),
+        (
+            {"exit_layer": None, "skip": "3;4"},
+            "skip lists layers, such as '12,13a,16m' .*, got '3;4'",
+        ),
     ],
 )
 def test_options_that_say_nothing_or_two_things_are_refused(

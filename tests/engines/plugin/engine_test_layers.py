@@ -1,0 +1,138 @@
+"""What tests of layer skipping do inside vLLM's process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+
+from specplug.adapters.vllm_v1 import active
+from specplug.errors import SpecplugError
+from specplug.layers.plan import Plan
+from specplug.proposers.layerskip.clasp import Clasp
+from specplug.proposers.layerskip.conflayers import layer_confidences
+from specplug.proposers.layerskip.searching import POLICIES, Search
+
+
+def draft_states(
+    llm: Any, prompt: list[int], attention: list[bool], mlp: list[bool], exit_layer: int | None
+) -> dict[str, Any]:
+    """The first draft after ``prompt`` with a plan: the tokens that entered its passes, and the states in front of the
+    LM head, ``[passes, d]``."""
+    proposer = active()[-1].session.proposer
+    executor = proposer._executor
+    kept = proposer.search
+    proposer.search = Search.fixed(Plan(tuple(attention), tuple(mlp), exit_layer))
+    model, run = executor._model, executor.run
+    score = model.compute_logits
+    tokens: list[int] = []
+    states: list[list[float]] = []
+
+    def record(hidden: Any, *more: Any) -> Any:
+        states.append(hidden[0].tolist())
+        return score(hidden, *more)
+
+    def passing(plan: Plan, ids: Any, entering: Any, place: int) -> Any:
+        if place != len(tokens):  # the first draft is over
+            return run(plan, ids, entering, place)
+        tokens.append(int(entering[0]))
+        model.compute_logits = record
+        try:
+            return run(plan, ids, entering, place)
+        finally:
+            del model.compute_logits
+
+    executor.run = passing
+    try:
+        llm.generate(
+            {"prompt_token_ids": prompt},
+            SamplingParams(temperature=0.0, max_tokens=6),
+            use_tqdm=False,
+        )
+    finally:
+        proposer.search = kept
+        del executor.run
+    return {"tokens": tokens, "states": states}
+
+
+def use_heads(llm: Any, path: str) -> dict[str, Any]:
+    """Apply the exit heads of a file; which exits have one, or why it was refused."""
+    executor = active()[-1].session.proposer._executor
+    try:
+        return {"exits": sorted(executor.use_heads(Path(path))), "error": ""}
+    except SpecplugError as error:
+        return {"exits": [], "error": str(error)}
+
+
+class _Look:
+    """In place of a search: asks about a request that has 20 tokens of output."""
+
+    def __init__(self, prompt: int, plan: Plan, skips: int) -> None:
+        self.prompt, self.tried, self.skips = prompt, plan, skips
+        self.found: dict[str, Any] = {}
+
+    def plan(self) -> None:
+        """Nothing is drafted."""
+
+    def look(self, executor: Any, ids: Any) -> None:
+        """Ask everything."""
+        batch = executor._runner.input_batch
+        known = int(batch.num_tokens_no_spec[0])
+        if known != self.prompt + 20:
+            return
+        caches = executor._runner.kv_caches
+        ratio = caches[0].shape[0] // executor._runner.kv_cache_config.num_blocks
+        before = [cache[ratio:].clone() for cache in caches]
+        probe = executor.probe(ids[0])
+        trial = probe.try_plan(self.tried)
+        self.found = {
+            "tokens": batch.token_ids_cpu[0, :known].tolist(),
+            "span": probe.span,
+            "trial": list(trial),
+            "confidences": layer_confidences(*probe.outputs()).tolist(),
+            "states": probe.states().tolist(),
+            "chosen": Clasp(probe.layers, self.skips).choose(probe).tolist(),
+            "unchanged": all(
+                torch.equal(cache[ratio:], old) for cache, old in zip(caches, before, strict=True)
+            ),
+        }
+
+
+def ask(
+    llm: Any, prompt: list[int], attention: list[bool], mlp: list[bool], skips: int
+) -> dict[str, Any]:
+    """What a probe answers about the first 20 tokens after ``prompt``, and whether the cache is as before."""
+    proposer = active()[-1].session.proposer
+    kept = proposer.search
+    proposer.search = look = _Look(len(prompt), Plan(tuple(attention), tuple(mlp)), skips)
+    try:
+        llm.generate(
+            {"prompt_token_ids": prompt},
+            SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True),
+            use_tqdm=False,
+        )
+    finally:
+        proposer.search = kept
+    return look.found
+
+
+def search(llm: Any, policy: str, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    """Serve with a policy that may ask after every step; what it found, and the answers."""
+    proposer = active()[-1].session.proposer
+    kept = proposer.search
+    proposer.search = found = Search(POLICIES[policy](kept.policy.layers, 0.2), 1e9)
+    try:
+        served = llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts],
+            SamplingParams(temperature=0.0, max_tokens=tokens),
+            use_tqdm=False,
+        )
+    finally:
+        proposer.search = kept
+    return {
+        "looks": found.looks,
+        "skips": found.policy.plan().skips,
+        "answers": [list(one.outputs[0].token_ids) for one in served],
+    }
