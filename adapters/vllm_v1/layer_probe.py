@@ -126,7 +126,7 @@ class LayerProbe:
         import torch
 
         found = []
-        with self._context(self.span - 1) as where, torch.inference_mode():
+        with torch.inference_mode(), self._context(self.span - 1) as where:
             weight = self._model_tensor()
             for row in np.asarray(states):
                 given = torch.tensor(row[None]).to(weight.device, weight.dtype)

@@ -42,6 +42,7 @@ _PROBLEMS = {
 }
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
+_BATCH = "vllm.v1.worker.gpu_input_batch"
 #: The names of vLLM that only this method needs; it alone is refused where one is missing.
 SYMBOLS = (
     HostSymbol(
@@ -61,6 +62,8 @@ SYMBOLS = (
         purpose="called: metadata of a draft pass",
     ),
     HostSymbol(_RUNNER, "GPUModelRunner.kv_cache_config", purpose="read: the kind of cache"),
+    HostSymbol(_RUNNER, "GPUModelRunner.kv_caches", purpose="written: the placeholder block"),
+    HostSymbol(_BATCH, "InputBatch.num_prompt_tokens", purpose="read: where output begins"),
     HostSymbol(_RUNNER, "GPUModelRunner.get_model", purpose="called: the target model"),
     HostSymbol(
         "vllm.v1.worker.block_table", "BlockTable.num_blocks_per_row", purpose="read: slots owned"
