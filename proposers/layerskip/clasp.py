@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.errors import SkipPlanError
-from specplug.kernels.layers import advance, backtrack
 from specplug.layers.plan import Plan
 from specplug.layers.policy import Feedback, Probe
 
@@ -56,6 +55,9 @@ class Clasp:
 
     def choose(self, probe: Probe) -> NDArray[np.uint8]:
         """Mark the layers to skip: uint8 ``[layers]``."""
+        # Late: vLLM cannot start on a CPU in a process that has loaded numba, and asks for the first plan before.
+        from specplug.kernels.layers import advance, backtrack
+
         full = np.ascontiguousarray(probe.states(), np.float64)
         width = self.skips + 1
         states = np.zeros((width, full.shape[1]))

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.errors import SkipPlanError
-from specplug.kernels.layers import below_neighbours, confidence
 from specplug.layers.plan import Plan, worth
 from specplug.layers.policy import Feedback, Probe, States
 
@@ -105,6 +104,9 @@ class ConfLayers:
         self._spread = self._best_spread + self._step
 
     def _plan_for(self, confidences: NDArray[np.float64]) -> Plan:
+        # Late: vLLM cannot start on a CPU in a process that has loaded numba, and asks for the first plan before.
+        from specplug.kernels.layers import below_neighbours
+
         inner = standardised(confidences[1:-1])
         mask = np.zeros(len(inner), np.uint8)
         windows = half_windows(inner, self.options.window, self.options.widening)
@@ -115,6 +117,8 @@ class ConfLayers:
 
 def layer_confidences(attention: States, mlp: States) -> NDArray[np.float64]:
     """Attention plus MLP confidence of each layer, float64 ``[L]``, from float64 ``[L, n, d]`` each."""
+    from specplug.kernels.layers import confidence
+
     return np.array(
         [
             sum(confidence(np.ascontiguousarray(part, np.float64)) for part in parts)

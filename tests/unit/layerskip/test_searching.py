@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -83,6 +86,16 @@ def test_requests_without_text_are_passed_over(monkeypatch: pytest.MonkeyPatch) 
 def test_the_whole_model_is_no_plan() -> None:
     assert Search.fixed(Plan.full(LAYERS)).plan() is None
     assert Search.fixed(Plan.early_exit(LAYERS, 3)).plan() == Plan.early_exit(LAYERS, 3)
+
+
+def test_first_plans_are_had_without_compiled_code() -> None:
+    """vLLM scans all modules when it starts on a CPU, and fails at one that numba brings along."""
+    code = (
+        "import sys; from specplug.proposers.layerskip.proposer import LayerSkipSettings as S; "
+        "[S(policy=name).plan(8) for name in ('swift', 'clasp', 'conflayers')]; "
+        "sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", POLICIES)
