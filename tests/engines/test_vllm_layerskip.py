@@ -109,7 +109,7 @@ def test_greedy_answers_are_those_of_plain_decoding(
 #: Of a model of 30 layers.
 PLANS = {
     "layers": Plan.skipping(30, [13, 14], [13, 14]),
-    "sublayers": Plan.skipping(30, [5, 9, 15, 16], [0, 9, 12, 29]),
+    "sublayers": Plan.skipping(30, [5, 13, 15], [9, 13, 14]),
     "exit": Plan.early_exit(30, 15),
 }
 
@@ -163,6 +163,7 @@ def test_a_probe_answers_as_that_of_transformers_and_writes_into_no_block_of_a_r
     probe.update(cache, tokens, 20, trace)
     np.testing.assert_allclose(found["states"], trace, atol=2e-3 * np.abs(trace).max())
     want = probe.try_plan(plan)
+    assert want.matched > 5
     assert found["trial"][:2] == [want.matched, want.tested]
     assert found["trial"][2] == pytest.approx(want.similarity, abs=1e-3)
     np.testing.assert_allclose(found["confidences"], layer_confidences(*probe.outputs()), atol=1e-3)

@@ -85,7 +85,7 @@ class _Look:
         caches = executor._runner.kv_caches
         ratio = caches[0].shape[0] // executor._runner.kv_cache_config.num_blocks
         before = [cache[ratio:].clone() for cache in caches]
-        probe = executor.probe(ids[0])
+        probe = executor.probe(*ids)
         trial = probe.try_plan(self.tried)
         self.found = {
             "tokens": batch.token_ids_cpu[0, :known].tolist(),
