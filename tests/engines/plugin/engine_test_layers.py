@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +18,64 @@ from specplug.proposers.layerskip.conflayers import layer_confidences
 from specplug.proposers.layerskip.searching import POLICIES, Search
 
 
+@contextmanager
+def with_search(search: Any) -> Iterator[Any]:
+    """The proposer, with another search and without drafts from text, which knows the prompts of earlier tests."""
+    proposer = active()[-1].session.proposer
+    kept, text = proposer.search, proposer._text
+    proposer.search = search
+    if text is not None:
+        text.propose = lambda *arguments: None
+    try:
+        yield proposer
+    finally:
+        proposer.search = kept
+        if text is not None:
+            del text.propose
+
+
+def serve(llm: Any, prompts: list[list[int]], tokens: int, **more: Any) -> list[list[int]]:
+    """Greedy answers."""
+    served = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts],
+        SamplingParams(temperature=0.0, max_tokens=tokens, **more),
+        use_tqdm=False,
+    )
+    return [list(one.outputs[0].token_ids) for one in served]
+
+
 def draft_states(
     llm: Any, prompt: list[int], attention: list[bool], mlp: list[bool], exit_layer: int | None
 ) -> dict[str, Any]:
     """The first draft after ``prompt`` with a plan: the tokens that entered its passes, and the states in front of the
     LM head, ``[passes, d]``."""
-    proposer = active()[-1].session.proposer
-    executor = proposer._executor
-    kept = proposer.search
-    proposer.search = Search.fixed(Plan(tuple(attention), tuple(mlp), exit_layer))
-    model, run = executor._model, executor.run
-    score = model.compute_logits
     tokens: list[int] = []
     states: list[list[float]] = []
+    plan = Plan(tuple(attention), tuple(mlp), exit_layer)
+    with with_search(Search.fixed(plan)) as proposer:
+        executor = proposer._executor
+        model, run = executor._model, executor.run
+        score = model.compute_logits
 
-    def record(hidden: Any, *more: Any) -> Any:
-        states.append(hidden[0].tolist())
-        return score(hidden, *more)
+        def record(hidden: Any, *more: Any) -> Any:
+            states.append(hidden[0].tolist())
+            return score(hidden, *more)
 
-    def passing(plan: Plan, ids: Any, entering: Any, place: int) -> Any:
-        if place != len(tokens):  # the first draft is over
-            return run(plan, ids, entering, place)
-        tokens.append(int(entering[0]))
-        model.compute_logits = record
+        def passing(plan: Plan, ids: Any, entering: Any, place: int) -> Any:
+            if place != len(tokens):  # the first draft is over
+                return run(plan, ids, entering, place)
+            tokens.append(int(entering[0]))
+            model.compute_logits = record
+            try:
+                return run(plan, ids, entering, place)
+            finally:
+                del model.compute_logits
+
+        executor.run = passing
         try:
-            return run(plan, ids, entering, place)
+            serve(llm, [prompt], 6)
         finally:
-            del model.compute_logits
-
-    executor.run = passing
-    try:
-        llm.generate(
-            {"prompt_token_ids": prompt},
-            SamplingParams(temperature=0.0, max_tokens=6),
-            use_tqdm=False,
-        )
-    finally:
-        proposer.search = kept
-        del executor.run
+            del executor.run
     return {"tokens": tokens, "states": states}
 
 
@@ -104,35 +126,20 @@ def ask(
     llm: Any, prompt: list[int], attention: list[bool], mlp: list[bool], skips: int
 ) -> dict[str, Any]:
     """What a probe answers about the first 20 tokens after ``prompt``, and whether the cache is as before."""
-    proposer = active()[-1].session.proposer
-    kept = proposer.search
-    proposer.search = look = _Look(len(prompt), Plan(tuple(attention), tuple(mlp)), skips)
-    try:
-        llm.generate(
-            {"prompt_token_ids": prompt},
-            SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True),
-            use_tqdm=False,
-        )
-    finally:
-        proposer.search = kept
+    look = _Look(len(prompt), Plan(tuple(attention), tuple(mlp)), skips)
+    with with_search(look):
+        serve(llm, [prompt], 24, ignore_eos=True)
     return look.found
 
 
 def search(llm: Any, policy: str, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
     """Serve with a policy that may ask after every step; what it found, and the answers."""
-    proposer = active()[-1].session.proposer
-    kept = proposer.search
-    proposer.search = found = Search(POLICIES[policy](kept.policy.layers, 0.2), 1e9)
-    try:
-        served = llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in prompts],
-            SamplingParams(temperature=0.0, max_tokens=tokens),
-            use_tqdm=False,
-        )
-    finally:
-        proposer.search = kept
+    layers = active()[-1].session.proposer.search.policy.layers
+    with with_search(Search(POLICIES[policy](layers, 0.2), 1e9)) as proposer:
+        found = proposer.search
+        answers = serve(llm, prompts, tokens)
     return {
         "looks": found.looks,
         "skips": found.policy.plan().skips,
-        "answers": [list(one.outputs[0].token_ids) for one in served],
+        "answers": answers,
     }
