@@ -63,7 +63,10 @@ class Hunt(Search):
 
 
 def use(llm: Any, way: str, value: Any, heads: str, share: float) -> dict[str, Any]:
-    """Inside the engine: draft as ``way`` says from now on; ``hunt`` and ``keep`` begin and end a search."""
+    """Inside the engine: draft as ``way`` says from now on.
+
+    ``hunt`` and ``keep`` begin and end a search, ``none`` drafts nothing.
+    """
     from specplug.adapters.vllm_v1 import active
     from specplug.proposers.layerskip.proposer import LayerSkipSettings
 
@@ -77,8 +80,8 @@ def use(llm: Any, way: str, value: Any, heads: str, share: float) -> dict[str, A
         proposer.search = Search.fixed(Plan.early_exit(layers, value))
     elif way == "skip":
         proposer.search = Search.fixed(LayerSkipSettings(skip=value).plan(layers))
-    elif way == "hunt":
-        proposer.search = Hunt(POLICIES[value](layers, share), LOOKS[value])
+    elif way in ("hunt", "none"):
+        proposer.search = Hunt(POLICIES[value](layers, share), LOOKS[value] if way == "hunt" else 0)
     found = proposer.search
     if way == "keep":
         proposer.search = Search.fixed(found.policy.plan())
@@ -167,9 +170,10 @@ class Bench:
         }
 
     def no_drafts(self) -> None:
-        """Answers without drafts, by the same engine: a search that never ends makes none."""
-        self._use("hunt", "swift", "", 0.45)
-        self.engine.generate(self.prompts[:1], {**self.params, "max_tokens": 1})
+        """Answers without drafts, by the same engine."""
+        # The layers are lent at the first step.
+        self.engine.generate(self.prompts[:1], {**self.params, "max_tokens": 2})
+        self._use("none", "swift", "", 0.45)
         self.plain = list(self.engine.generate(self.prompts, self.params).tokens)
 
     def _use(self, way: str, value: Any, heads: str, share: float) -> dict[str, Any]:
