@@ -338,6 +338,8 @@ def _take_longest(shelf: Shelf, run: Any, longest: Index, most: Index, found: Lo
     """
     left, lefts, rights = run
     total = lefts + rights
+    if most == 0:
+        return most
     if total > most:
         # Places ``i * total // most`` from the first one on, without a division for each.
         step, rest = total // most, total % most
