@@ -8,8 +8,8 @@ certain tokens. Passes run eagerly, whatever the engine compiles or captures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from specplug import registry
 from specplug._host import HostSymbol, check_symbols
 from specplug.adapters.vllm_v1 import layer_probe
 from specplug.adapters.vllm_v1.exit_heads import ExitHeads
-from specplug.adapters.vllm_v1.passes import forward_context
+from specplug.adapters.vllm_v1.passes import DraftStep, forward_context
 from specplug.adapters.vllm_v1.sublayers import check, stubs, take_apart
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
@@ -143,6 +143,7 @@ class LayerExecutor:
         self._model = runner.get_model() if hasattr(runner, "get_model") else runner.model
         self._check_place()
         self.heads: ExitHeads | None = None
+        self._step: DraftStep | None = None
         self._parts = take_apart(_stack(self._model))
         self._check_cache()
 
@@ -189,15 +190,17 @@ class LayerExecutor:
         """One token per request through the layers of ``plan``."""
         import torch
 
-        batch = self._runner.input_batch
-        rows = [batch.req_id_to_index[request_id] for request_id in request_ids]
-        positions = np.array([int(batch.num_tokens_no_spec[row]) - 1 + place for row in rows])
-        device = self._runner.device
-        where = torch.as_tensor(positions, dtype=torch.int64, device=device)
-        ids = torch.as_tensor(np.ascontiguousarray(tokens), dtype=torch.int32, device=device)
-        with torch.inference_mode(), self._running(plan), self._context(rows, where, positions):
+        if place == 0 or self._step is None or self._step.request_ids != tuple(request_ids):
+            self._step = DraftStep(self._runner, request_ids)
+        common = self._step.at(place)
+        ids = torch.as_tensor(np.ascontiguousarray(tokens), dtype=torch.int32)
+        ids = ids.to(self._runner.device)
+        with torch.inference_mode(), self._running(plan), forward_context(self._runner, common):
             states = self._model(
-                input_ids=ids, positions=where, intermediate_tensors=None, inputs_embeds=None
+                input_ids=ids,
+                positions=common.positions,
+                intermediate_tensors=None,
+                inputs_embeds=None,
             )
             if self.heads is not None:
                 states = self.heads.apply(plan.exit_layer, states)
@@ -206,37 +209,6 @@ class LayerExecutor:
             chances = torch.exp(best.values - torch.logsumexp(scores, dim=-1))
         found: IntArray = best.indices.cpu().numpy().astype(TOKEN_DTYPE)
         return found, chances.cpu().numpy().astype(np.float64)
-
-    @contextmanager
-    def _context(self, rows: list[int], where: Any, positions: NDArray[np.int64]) -> Iterator[None]:
-        """vLLM's forward context for one token of each row."""
-        import torch
-        from vllm.v1.attention.backend import CommonAttentionMetadata
-
-        runner = self._runner
-        table = runner.input_batch.block_table[0]
-        blocks = table.block_table.cpu[torch.as_tensor(rows)].to(where.device)
-        size = int(table.block_size)
-        slots = (
-            blocks.gather(1, (where // size)[:, None]).squeeze(1).to(torch.int64) * size
-            + where % size
-        )
-        starts = torch.arange(len(rows) + 1, dtype=torch.int32)
-        common = CommonAttentionMetadata(
-            query_start_loc=starts.to(where.device),
-            query_start_loc_cpu=starts,
-            seq_lens=(where + 1).to(torch.int32),
-            num_reqs=len(rows),
-            num_actual_tokens=len(rows),
-            max_query_len=1,
-            max_seq_len=int(positions.max()) + 1,
-            block_table_tensor=blocks,
-            slot_mapping=slots,
-            causal=True,
-            positions=where,
-        )
-        with forward_context(runner, common):
-            yield
 
     def _running(self, plan: Plan) -> AbstractContextManager[None]:
         return swapped(stubs(plan, self._parts))

@@ -94,6 +94,8 @@ class PassController(GoodputController):
         self._verified = 0  # tokens of the step's pass before any draft of ours
         self._step_passes = 0
         self._pass = FIRST_GUESS
+        self._forecast: ProbArray = np.zeros((0, 0))
+        self._prices: ProbArray = np.zeros(1)
         self._pass_seconds = 0.0
 
     # What the session and the adapter call.
@@ -183,24 +185,15 @@ class PassController(GoodputController):
             survival: float64 ``[R, n]``, by the proposer's confidence, of the ``n`` tokens that each row has.
         """
         place = survival.shape[1]
-        if self._probing or place >= self._width:
+        if self._probing or not 0 < place < self._forecast.shape[1]:
             return False
         slots = self._slots[rows]
-        known = np.ones(len(slots))
-        if place:
-            drafted = np.full(len(slots), place, np.int32)
-            self.acceptance.read(slots, survival, drafted)
-            known = self.acceptance.forecast(slots, drafted, place)[:, -1]
-        after = self._chance(slots, place)
-        tokens = self._verified + len(rows) * place
-        costs = self.cost.table(tokens, len(rows), self._rows, self._context)
-        price = self._pass + float(costs[-1] - costs[0])
-        return float(known @ after) > self._rate * price
-
-    def _chance(self, slots: IntArray, place: int) -> ProbArray:
-        """Of the token at ``place``, given those before it, by the rates: float64 ``[R]``."""
-        rates = self._rates.forecast(slots, np.full(len(slots), place + 1, np.int32), place + 1)
-        return rates[:, place] / rates[:, place - 1] if place else rates[:, 0]
+        drafted = np.full(len(slots), place, np.int32)
+        self.acceptance.read(slots, survival, drafted)
+        known = self.acceptance.forecast(slots, drafted, place)[:, -1]
+        after = self._forecast[rows, place] / self._forecast[rows, place - 1]
+        verified = self._prices[place + 1] - self._prices[place]
+        return float(known @ after) > self._rate * (self._pass + float(verified))
 
     def passed(self, slots: IntArray, passes: int, seconds: float) -> None:
         """So many passes were made for ``slots`` (int32 ``[B]``) in this step; they took ``seconds`` together."""
@@ -226,13 +219,16 @@ class PassController(GoodputController):
         most = min(int(limits.max(initial=0)), self._width)
         depth = np.arange(1, most + 1)
         room = limits[:, None] >= depth
-        gains = np.cumsum(self._rates.forecast(slots, limits, most).sum(axis=0))
+        self._forecast = self._rates.forecast(slots, limits, most)
+        gains = np.cumsum(self._forecast.sum(axis=0))
         tokens = np.cumsum(room.sum(axis=0))
         emitted = self._rows + self._promised(text_slots, text_survival, text_lengths)
         costs = self.cost.table(
             self._verified, int(tokens[-1]) if most else 0, self._rows, self._context
         )
-        spent = costs[tokens] + depth * self._pass
+        # Of the verification after 0, 1, 2, ... passes: kept for the passes of this step.
+        self._prices = costs[np.concatenate([[0], tokens])]
+        spent = self._prices[1:] + depth * self._pass
         ratios = (emitted + gains) * costs[0] / (emitted * spent)
         best = float(ratios.max(initial=0.0))
         pays = best > 1.0 + self.settings.margin + self._caution

@@ -15,7 +15,8 @@ from specplug._host import check_symbols
 from specplug.adapters.transformers_hf import Decoder
 from specplug.adapters.transformers_hf.decoder import as_numpy
 from specplug.adapters.transformers_hf.probe import ModelProbe
-from specplug.adapters.vllm_v1.layers import SYMBOLS, LayerExecutor
+from specplug.adapters.vllm_v1.layers import SYMBOLS
+from specplug.adapters.vllm_v1.passes import DraftStep, forward_context
 from specplug.layers.exit_file import load_heads, save_heads
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.plan import Plan
@@ -72,14 +73,24 @@ def test_tables_are_mapped_where_the_kernel_has_smaller_blocks(
     )
     blocks = torch.tensor([[5, 7, 0], [0, 0, 0], [3, 0, 0]], dtype=torch.int32)
     table = SimpleNamespace(block_size=32, block_table=SimpleNamespace(cpu=blocks))
-    executor = LayerExecutor.__new__(LayerExecutor)
-    executor._runner = SimpleNamespace(
-        input_batch=SimpleNamespace(block_table=[table]), attn_groups=[[group]], vllm_config=None
+    runner = SimpleNamespace(
+        input_batch=SimpleNamespace(
+            block_table=[table],
+            req_id_to_index={"a": 0, "c": 2},
+            num_tokens_no_spec=np.array([40, 1, 9]),
+        ),
+        attn_groups=[[group]],
+        vllm_config=None,
+        device="cpu",
     )
     monkeypatch.setattr("vllm.forward_context.set_forward_context", lambda *_, **__: nullcontext())
-    positions = np.array([40, 9])
-    with executor._context([0, 2], torch.tensor(positions), positions):
-        pass
+    step = DraftStep(runner, ["a", "c"])
+    for place in (0, 1):
+        with forward_context(runner, step.at(place)):
+            pass
+    assert built[0].slot_mapping.tolist() == [7 * 32 + 7, 3 * 32 + 8]
+    assert built[1].seq_lens.tolist() == [41, 10]
+    built = built[1:]
     assert built[0].slot_mapping.tolist() == [7 * 32 + 8, 3 * 32 + 9]
     assert built[0].block_table_tensor[:, :4].tolist() == [[10, 11, 14, 15], [6, 7, 0, 1]]
 
