@@ -42,6 +42,7 @@ def costs(llm: Any, prompt: list[int], exits: list[int], tokens: int, rounds: in
     from specplug.adapters.vllm_v1 import active
     from specplug.layers.plan import Plan
 
+    _serve(llm, prompt, 8)  # the layers are lent in the first step
     proposer: Any = active()[-1].session.proposer  # type: ignore[union-attr]
     executor, whole = proposer._executor, proposer._executor._model
     steps: list[float] = []
