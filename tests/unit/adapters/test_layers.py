@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from specplug.adapters.vllm_v1 import install as installer
-from specplug.adapters.vllm_v1 import layers
+from specplug.adapters.vllm_v1 import layer_probe, layers, sublayers
 from specplug.adapters.vllm_v1.options import translate, unpack
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
+from specplug.layers.plan import Plan
 
 
 def config(**options: Any) -> dict[str, Any]:
@@ -167,15 +168,51 @@ def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         ({"skip": "0"}, "must run the attention of layer 0"),
         ({"skip": "-3,99"}, "there is no layer -3; the model has layers 0 to 29"),
         ({"skip": "3,99"}, "there is no layer 99"),
+        ({"skip": "3,0a"}, "must run the attention of layer 0"),
+        ({"exit_layer": 4, "heads": "no.exits"}, r"heads: no\.exits: cannot be read"),
     ],
 )
 def test_layers_that_the_model_does_not_have_are_refused_before_it_loads(
     create: Any, options: dict[str, Any], message: str
 ) -> None:
     assert create(exit_layer=29)["method"] == "custom_class"
-    assert create(skip="1,29")["method"] == "custom_class"
+    assert create(skip="1,29a,0m")["method"] == "custom_class"
+    for policy in ("swift", "clasp", "conflayers"):
+        assert create(policy=policy)["method"] == "custom_class"
     with pytest.raises(SettingsError, match=rf"^specplug\.layerskip: .*{message}"):
         create(**options)
+
+
+def test_a_model_with_too_few_layers_to_search_is_refused(create: Any) -> None:
+    shallow = {"hf_text_config": SimpleNamespace(num_hidden_layers=2)}
+    with pytest.raises(SettingsError, match="between the first and the last"):
+        create(shallow, policy="swift")
+
+
+def linear(forward: Any) -> Any:
+    return type("Module", (), {"forward": forward})()
+
+
+def layer_of(attention: Any, mlp: Any) -> Any:
+    return SimpleNamespace(self_attn=linear(attention), mlp=linear(mlp))
+
+
+def test_sublayers_that_are_not_built_as_llamas_cannot_be_left_out_alone() -> None:
+    def known(self: Any, positions: Any, hidden_states: Any) -> None: ...
+    def other(self: Any, states: Any) -> None: ...
+
+    parts = sublayers.take_apart([layer_of(known, other), layer_of(other, other)])
+    sublayers.check(Plan.skipping(2, [1], [0, 1]), parts)
+    with pytest.raises(SkipPlanError, match=r"the attention of layer 1 .* cannot be left out alone"):
+        sublayers.check(Plan.skipping(2, [1]), parts)
+    with pytest.raises(SkipPlanError, match="the plan is for 3 layers, the model has 2"):
+        sublayers.check(Plan.full(3), parts)
+    kept = SimpleNamespace(kv_cache_config=SimpleNamespace(num_blocks=4), kv_caches=[])
+    with pytest.raises(SkipPlanError, match=r"layer 1 .* cannot be searched"):
+        layer_probe.check(kept, parts)
+    kept.kv_caches = [np.zeros((2, 4, 16))]
+    with pytest.raises(SkipPlanError, match=r"shape \(2, 4, 16\), expected a multiple of 4 blocks"):
+        layer_probe.check(kept, parts[:1])
 
 
 def test_a_model_whose_depth_is_not_known_is_judged_when_it_is_there(create: Any) -> None:
