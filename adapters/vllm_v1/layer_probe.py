@@ -22,8 +22,8 @@ from specplug.layers.plan import Plan
 from specplug.layers.policy import States, Trial
 from specplug.layers.swapping import swapped
 
-#: Tokens that a trial looks at; SWIFT's window. Fewer than the least are not worth a pass.
-WINDOW, LEAST = 32, 6
+#: Tokens that a trial looks at; SWIFT's window. What fewer than the least say is mostly chance.
+WINDOW, LEAST = 32, 12
 #: The block that vLLM never gives away.
 SCRATCH = 0
 

@@ -20,7 +20,8 @@ _NOTHING = Feedback((), 0)
 
 
 def _swift(layers: int, ratio: float) -> LayerPolicy:
-    return Swift(layers, SwiftOptions(ratio=ratio))
+    # Never good enough: with many short texts some set has matched all of one by chance soon.
+    return Swift(layers, SwiftOptions(ratio=ratio, good_enough=2.0))
 
 
 def _clasp(layers: int, ratio: float) -> LayerPolicy:
