@@ -104,7 +104,8 @@ def memory(llm: Any) -> dict[str, int]:
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     heads = None
     if active():
-        heads = getattr(active()[-1].session.proposer._executor, "heads", None)
+        executor = getattr(active()[-1].session.proposer, "_executor", None)
+        heads = getattr(executor, "heads", None)
     status = Path("/proc/self/status").read_text()
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return {
@@ -228,7 +229,7 @@ def table(rows: list[Any], answers: int) -> str:
 
 
 def compare_memory(options: argparse.Namespace, bar: Progress) -> str:
-    """A plain engine, then one that drafts with a head, each after the same work."""
+    """A plain engine, one that drafts from text, and one that drafts with a head, each after the same work."""
     exit_layer = int(options.exits.split(",")[0])
     config = {
         "method": METHOD,
@@ -242,7 +243,10 @@ def compare_memory(options: argparse.Namespace, bar: Progress) -> str:
     }
     env = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     lines = [f"{'bytes':<12} {'tensors':>12} {'cache':>12} {'heads':>10} {'resident':>12} modules"]
-    for name, more in (("plain", {}), ("layerskip", {"speculative_config": config})):
+    # What it takes to verify drafts, whoever makes them, is not the price of skipping layers.
+    text = {**config, "method": "specplug.suffix", "specplug": {"controller": "fixed"}}
+    for name, speculation in (("plain", None), ("suffix", text), ("layerskip", config)):
+        more = {} if speculation is None else {"speculative_config": speculation}
         bar.at(name)
         with EngineProcess({**common(options), **more}, name=name, env=env) as engine:
             engine.generate(chats(0, options.prompts), {"temperature": 0, "max_tokens": 24})
@@ -271,7 +275,7 @@ def main() -> int:
     layers = [int(layer) for layer in options.exits.split(",")]
     rows: list[Any] = []
     if options.part == "memory":
-        with Progress(2, unit="engines") as bar:
+        with Progress(3, unit="engines") as bar:
             print(compare_memory(options, bar))
     else:
         total = 2 * len(layers) if options.part == "exits" else len(SETS) + 4
