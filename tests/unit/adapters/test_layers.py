@@ -203,7 +203,9 @@ def test_sublayers_that_are_not_built_as_llamas_cannot_be_left_out_alone() -> No
 
     parts = sublayers.take_apart([layer_of(known, other), layer_of(other, other)])
     sublayers.check(Plan.skipping(2, [1], [0, 1]), parts)
-    with pytest.raises(SkipPlanError, match=r"the attention of layer 1 .* cannot be left out alone"):
+    with pytest.raises(
+        SkipPlanError, match=r"the attention of layer 1 .* cannot be left out alone"
+    ):
         sublayers.check(Plan.skipping(2, [1]), parts)
     with pytest.raises(SkipPlanError, match="the plan is for 3 layers, the model has 2"):
         sublayers.check(Plan.full(3), parts)
