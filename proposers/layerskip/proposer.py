@@ -175,7 +175,9 @@ class LayerSkipProposer:
 
     def rests(self) -> bool:
         """Whether nothing is drafted in this step anyway, so that an adapter need not ask: called once per step."""
-        return self._planner is not None and self._text is None and self._planner.rests()
+        if self._planner is None or self._text is not None or self._settings.policy:
+            return False  # text and searches go on where no pass is made
+        return self._planner.rests()
 
     def set_verify_cost(self, cost: float) -> None:
         """What verifying costs, for text."""

@@ -21,6 +21,7 @@ from specplug.testing import check_controller
 from specplug.types import TOKEN_DTYPE, Capabilities, Context, Request
 
 WIDTH = 3
+CONTEXT = Context(1000, 4096, WIDTH, max_requests=2)
 
 
 class Server:
@@ -225,6 +226,17 @@ def test_layers_draft_only_where_text_has_nothing(monkeypatch: pytest.MonkeyPatc
     assert by_source["layers"]["accepted"] > 50
     assert sum(by_source[name]["accepted"] for name in ("prompt", "output", "store")) > 50
     assert sum(s["accepted"] for s in by_source.values()) == server.session.stats.accepted
+
+
+def test_text_and_searches_go_on_where_no_pass_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings in ({"text": "suffix"}, {"exit_layer": None, "policy": "clasp"}):
+        proposer = LayerSkipProposer(CONTEXT, LayerSkipSettings(**{"exit_layer": 2, **settings}))  # type: ignore[arg-type]
+        proposer.use_planner(SimpleNamespace(rests=lambda: True))  # type: ignore[arg-type]
+        assert not proposer.rests()
+    proposer = LayerSkipProposer(CONTEXT, LayerSkipSettings(exit_layer=2))
+    assert not proposer.rests()
+    proposer.use_planner(SimpleNamespace(rests=lambda: True))  # type: ignore[arg-type]
+    assert proposer.rests()
 
 
 @pytest.mark.parametrize(
