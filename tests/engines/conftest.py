@@ -119,7 +119,7 @@ def start(engine: Engine, model: str, tmp_path_factory: pytest.TempPathFactory) 
             name=name,
             engine=engine.name,
             log=logs / f"{name}.log",
-            **{"wait": False, **process},
+            **{"wait": False, "command_seconds": engine.command_seconds, **process},
         )
         running.append(started)
         return started

@@ -43,6 +43,7 @@ class Engine:
         least_room: the shortest room that it leaves for an answer; it refuses longer prompts.
         samples: per law of the output, in the normal run and in the long one.
         long_samples: see above.
+        command_seconds: the longest that it may take to answer one command of a test.
         lacks: capability -> why it cannot be tested here.
     """
 
@@ -61,6 +62,7 @@ class Engine:
     least_room: int = 1
     samples: int = 3000
     long_samples: int = 30000
+    command_seconds: float = 300.0
     lacks: dict[str, str] = field(default_factory=dict)
 
 
@@ -138,6 +140,8 @@ VLLM_V2 = replace(
     plain={V2_VARIABLE: "0", "PYTHONPATH": path()},
     samples=300,
     long_samples=3000,
+    # Interpreted kernels take a quarter of a second per sampled token, and beside other work more.
+    command_seconds=1800.0,
     lacks={
         **VLLM.lacks,
         "top_k": "Triton's interpreter cannot run V2's kernel for top-k and top-p",
