@@ -146,9 +146,17 @@ def serve(
                 "drafted": gained.draft_tokens,
                 "accepted": gained.accepted_tokens,
                 "mal_drafted": gained.mal_per_drafted_step,
-                "mal_step": gained.mal_per_step,
+                "mal_step": batch.generated_tokens / steps_of(batch.generated_tokens, size, gained),
                 "text": [result.only.token_ids for result in batch.results],
             }
+
+
+def steps_of(tokens: int, requests: int, gained: Counters) -> int:
+    """Steps of all requests together, the one that ends a prompt included.
+
+    Each emitted one token beside those accepted; but what was accepted behind the end of an answer is counted too.
+    """
+    return max(tokens - gained.accepted_tokens, gained.drafted_steps + requests)
 
 
 def table(done: list[Arm], chosen: argparse.Namespace) -> str:

@@ -37,7 +37,7 @@ class Metrics:
 
     def __sub__(self, other: Metrics) -> Any:
         return SimpleNamespace(
-            draft_tokens=1, accepted_tokens=1, mal_per_drafted_step=1.0, mal_per_step=1.0
+            draft_tokens=1, accepted_tokens=1, drafted_steps=1, mal_per_drafted_step=1.0
         )
 
 
@@ -147,6 +147,13 @@ def test_an_engine_that_dies_in_mid_flight_keeps_its_cells_and_the_others_go_on(
     assert set(found.values()) == {10}
     assert out.count("ended after 4 cells: suffix V1") == 2
     assert out.count("it died while answering") == 2
+
+
+def test_tokens_accepted_behind_the_end_of_an_answer_are_no_steps_less(check: Any) -> None:
+    """Sixteen tokens of which sixteen were accepted were said to have come one per step."""
+    for accepted, drafted_steps, steps in ((16, 2, 3), (12, 3, 4), (0, 0, 16)):
+        gained = SimpleNamespace(accepted_tokens=accepted, drafted_steps=drafted_steps)
+        assert check.steps_of(16, 1, gained) == steps
 
 
 def test_every_arm_without_a_cell_says_why(check: Any, run: Run) -> None:
