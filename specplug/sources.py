@@ -44,8 +44,11 @@ class DraftSources:
 
     @property
     def by_slot(self) -> NDArray[np.uint8] | None:
-        """The proposer's array of sources; None where all drafts are of one."""
-        return self._of
+        """The proposer's array of sources; None where all drafts are of one, and for an array that kernels cannot take.
+
+        They are compiled for contiguous, writable arrays; any other would be compiled for in the middle of a request.
+        """
+        return self._of if self._of is not None and self._of.flags.carray else None
 
     def count_drafted(
         self, slots: IntArray, lengths: IntArray, parents: IntArray | None = None

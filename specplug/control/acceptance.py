@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.kernels import forecast as kernel
+from specplug.kernels.forms import as_kernel_array
 from specplug.types import LENGTH_DTYPE, IntArray, Request
 
 FloatArray = NDArray[np.float64]
@@ -103,6 +104,10 @@ class AcceptanceModel:
 
     def begin(self, slot: int, request: Request) -> None:
         """A request takes a slot: what was known of the last one there is forgotten."""
+        if not 0 <= slot < self._slots:
+            raise IndexError(
+                f"got slot {slot}, expected one of 0 .. {self._slots - 1} (max_requests of the context)"
+            )
         key = (request.namespace, _temperature_kind(request.temperature))
         number = self._groups.get(key)
         if number is None:
@@ -114,7 +119,18 @@ class AcceptanceModel:
         self._beliefs[slot] = (0.0, kernel.OF_REQUEST[0], number, 1.0, 0.0, 0.0)
 
     def know_sources(self, count: int, sources: NDArray[np.uint8]) -> None:
-        """Drafts come from ``count`` sources; which, of the last draft of a slot, says uint8 ``[slots, K]``."""
+        """Drafts come from ``count`` sources; which, of the last draft of a slot, says uint8 ``[slots, K]``.
+
+        Raises:
+            ValueError: not such an array, or not contiguous and writable, the one form that kernels are compiled for.
+        """
+        least = self.chances.shape
+        fits = sources.ndim == 2 and sources.shape[0] >= least[0] and sources.shape[1] >= least[1]
+        if not fits or sources.dtype != np.uint8 or not sources.flags.carray:
+            raise ValueError(
+                f"sources must be a contiguous, writable uint8 array of at least {least}, got {sources.dtype} "
+                f"{sources.shape}"
+            )
         first = int(self._marks[kernel.SOURCES_AT])
         rows = np.zeros((count, kernel.COLUMNS))
         rows[:, kernel.VARIANCE] = kernel.OF_SOURCE[0]
@@ -140,10 +156,15 @@ class AcceptanceModel:
 
         Raises:
             IndexError: a slot does not exist.
+            ValueError: the arrays do not fit together.
         """
-        slots = _plain(slots)
+        _check_rows(slots, offered, len(survival))
+        slots = as_kernel_array(slots, LENGTH_DTYPE)
         total, longest = kernel.read_chances(
-            np.ascontiguousarray(survival, np.float64), slots, _plain(offered), self.chances
+            as_kernel_array(survival, np.float64),
+            slots,
+            as_kernel_array(offered, LENGTH_DTYPE),
+            self.chances,
         )
         if total < 0:
             raise self._no_slot(slots, longest)
@@ -154,15 +175,21 @@ class AcceptanceModel:
 
         Raises:
             IndexError: a slot does not exist.
+            ValueError: the arrays do not fit together, or ``width`` is more than a draft can hold.
         """
-        slots = _plain(slots)
+        _check_rows(slots, offered)
+        if width > self.chances.shape[1]:
+            raise ValueError(
+                f"width must be at most {self.chances.shape[1]} (max_draft of the context), got {width}"
+            )
+        slots = as_kernel_array(slots, LENGTH_DTYPE)
         survival = np.empty((len(slots), width))
         failed = kernel.forecast(
             self._beliefs,
             self._marks,
             self._sources,
             slots,
-            _plain(offered),
+            as_kernel_array(offered, LENGTH_DTYPE),
             self.chances,
             survival,
         )
@@ -180,16 +207,19 @@ class AcceptanceModel:
 
         Raises:
             IndexError: a slot does not exist, or more was tested than a draft can hold.
+            ValueError: the arrays do not fit together.
         """
-        slots = _plain(slots)
+        _check_rows(slots, tested)
+        _check_rows(slots, agreed)
+        slots = as_kernel_array(slots, LENGTH_DTYPE)
         failed = kernel.learn_outcomes(
             self._beliefs,
             self._marks,
             self._sources,
             slots,
             self.chances,
-            _plain(tested),
-            _plain(agreed),
+            as_kernel_array(tested, LENGTH_DTYPE),
+            as_kernel_array(agreed, LENGTH_DTYPE),
         )
         if failed:
             raise self._no_slot(slots, -failed - 1)
@@ -201,11 +231,13 @@ class AcceptanceModel:
         )
 
 
-def _plain(values: IntArray) -> IntArray:
-    """The one form that the kernels are compiled for."""
-    if values.flags.writeable:
-        return np.ascontiguousarray(values, LENGTH_DTYPE)
-    return np.array(values, LENGTH_DTYPE)
+def _check_rows(slots: IntArray, values: IntArray, rows: int | None = None) -> None:
+    """Compiled code would read what lies behind an array that is too short."""
+    if len(values) != len(slots) or (rows is not None and rows < len(slots)):
+        raise ValueError(
+            f"expected one number per slot, got {len(values)} for {len(slots)} slots"
+            + ("" if rows is None else f" and {rows} rows of estimates")
+        )
 
 
 def _temperature_kind(temperature: float) -> int:

@@ -354,7 +354,7 @@ def _warm_up() -> None:
     model.read(0 * one, np.ones((1, 1)), one)
     survival = model.forecast(0 * one, one, 1)
     model.learn(0 * one, one, one)
-    spend(survival, np.ones(2))
+    spend(survival, np.ones(2), latency=True)
     spend_at_rate(survival, np.ones(2), 1.0)
     cost = CostModel()
     for _ in range(8):

@@ -246,7 +246,7 @@ class PassController(GoodputController):
 
     def _promised(self, slots: IntArray, survival: ProbArray, lengths: IntArray) -> float:
         """Tokens that the drafts of text are expected to bring."""
-        width = int(lengths.max(initial=0))
+        width = min(int(lengths.max(initial=0)), self._width)
         if not width:
             return 0.0
         self.acceptance.read(slots, survival, lengths)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.kernels import spending as kernel
+from specplug.kernels.forms import as_kernel_array
 from specplug.types import IntArray
 
 FloatArray = NDArray[np.float64]
@@ -58,14 +59,14 @@ def spend(
 
     Complexity: O(M + N log N) for M positions and at most N draft tokens.
     """
-    survival = _plain(survival)
+    survival = as_kernel_array(survival, np.float64)
     gains = survival
     if latency:
         gains = np.empty_like(survival)
         kernel.latency_gains(survival, gains)
     lengths, order, ends = _room(gains)
     total, expected, ratio = kernel.spend(
-        gains, _plain(costs), margin, latency, most_cost, lengths, order, ends
+        gains, as_kernel_array(costs, np.float64), margin, latency, most_cost, lengths, order, ends
     )
     if latency and total:
         expected = float(survival[np.arange(survival.shape[1]) < lengths[:, None]].sum())
@@ -84,9 +85,11 @@ def spend_at_rate(survival: FloatArray, costs: FloatArray, rate: float) -> Plan:
         survival, costs: as for :func:`spend`, the other work included in ``costs``.
         rate: tokens per unit of cost of a step without the other work.
     """
-    survival = _plain(survival)
+    survival = as_kernel_array(survival, np.float64)
     lengths, order, ends = _room(survival)
-    found = kernel.spend_at_rate(survival, _plain(costs), rate, lengths, order, ends)
+    found = kernel.spend_at_rate(
+        survival, as_kernel_array(costs, np.float64), rate, lengths, order, ends
+    )
     return Plan(lengths, *found)
 
 
@@ -121,10 +124,3 @@ def _room(gains: FloatArray) -> tuple[IntArray, FloatArray, NDArray[np.int64]]:
         np.empty(gains.size),
         np.zeros(kernel.BUCKETS, np.int64),
     )
-
-
-def _plain(values: FloatArray) -> FloatArray:
-    """The one form that the kernels are compiled for."""
-    if values.flags.writeable:
-        return np.ascontiguousarray(values, np.float64)
-    return np.array(values, np.float64)

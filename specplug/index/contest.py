@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from specplug.errors import InvalidRequestError
 from specplug.index.rest import WARM_CALLS
-from specplug.index.suffix import as_kernel_array
 from specplug.kernels import contest as kernels
+from specplug.kernels.forms import as_kernel_array
 from specplug.protocols import Proposer
 from specplug.types import (
     Capabilities,

@@ -15,9 +15,9 @@ import numpy as np
 from specplug.errors import DatastoreError, InvalidRequestError
 from specplug.index.datastore_format import PLACEHOLDER
 from specplug.index.datastore_format import layout as plan
-from specplug.index.suffix import as_kernel_array
 from specplug.index.volume import Volume, log
 from specplug.kernels import datastore_layout as layout
+from specplug.kernels.forms import as_kernel_array
 from specplug.kernels.lookup import ANY_LENGTH
 from specplug.kernels.rest import begin_reader, draft_readers, observe_readers
 from specplug.types import (

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from specplug.errors import InvalidRequestError
 from specplug.index.arrays import copy_model, grow_slots, new_scratch, new_state
@@ -19,6 +19,7 @@ from specplug.index.helpers import Helpers
 from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
 from specplug.kernels.drafting import draft_batch
+from specplug.kernels.forms import as_kernel_array
 from specplug.kernels.handle import Packed
 from specplug.kernels.learning import learn_batch, observe_batch
 from specplug.kernels.requests import finish_request, start_request
@@ -305,15 +306,6 @@ def _wrong_offsets(rows: int, most: int, offsets: NDArray[np.int64]) -> InvalidR
         f"Observed.offsets must hold {rows + 1} ascending numbers from 0 to at most {most}, "
         f"got {offsets.tolist()}"
     )
-
-
-def as_kernel_array(values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
-    """``values`` in the one form that the kernels are compiled for: contiguous, aligned, writable.
-
-    Any other form would be compiled anew, in the middle of a request.
-    """
-    array = np.ascontiguousarray(values, dtype)
-    return array if array.flags.carray else array.copy()
 
 
 def _check_buffers(out: DraftBuffers, rows: int) -> None:

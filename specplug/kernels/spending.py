@@ -155,6 +155,13 @@ def spend(
             bucket += 1
             while ends[bucket] == ready:
                 bucket += 1
+            size = ends[bucket] - ready
+            if size > 64 and 16 * size > costs.shape[0] - count and bucket > 0:
+                # Many alike, as where every chance is at its floor: sorting them is dearer than to ask whether to.
+                edge = 1.0 - bucket / BUCKETS
+                least = max(best_ratio, 1.0 + margin)
+                if not _hopeful(value, edge, count, costs, rows, latency, most_cost, least):
+                    break
             _sort_falling(order, ready, ends[bucket])
             ready = ends[bucket]
         value += order[count]

@@ -15,7 +15,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_KERNEL_PARAMETERS = 8
 #: Modules in kernels/ that compute nothing, so there is nothing for a slow twin to define.
-NO_TWIN = {"__init__", "_jit", "datastore_layout", "layout"}
+NO_TWIN = {"__init__", "_jit", "datastore_layout", "forms", "layout"}
 #: Roots of absolute paths that exist on one machine only. Assembled, so that this file passes too.
 MACHINE_PATH = re.compile(
     "(?<![\\w.~-])/(?:" + "|".join(("work", "root", "home", "Users", "opt")) + ")/\\w"
