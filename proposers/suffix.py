@@ -54,8 +54,8 @@ class SuffixSettings:
     )
     common: str | None = option(
         None,
-        help="Name of a namespace whose finished outputs serve requests of all namespaces, beside those of their own; "
-        "'' is that of the requests without one.",
+        help="Namespace whose finished outputs serve requests of all namespaces, beside those of their own, such as "
+        "'namespace=docs'; '' is that of the requests without one.",
     )
     tree: bool = option(
         False,

@@ -11,6 +11,9 @@ KEY = "specplug"
 #: What can be asked for.
 NAMES = ("draft_limit", "namespace", "share")
 
+#: What a namespace is made of, see :func:`joined_namespace`.
+NAMESPACE_PARTS = ("lora", "salt", "namespace")
+
 
 class Wishes(NamedTuple):
     """What a request asks for.
@@ -66,5 +69,5 @@ def joined_namespace(lora: str = "", salt: str = "", wished: str = "") -> str:
     The salt is hashed: in a fixed form no salt can spell another tenant's namespace, nor be read in a saved store.
     """
     hashed = hashlib.sha256(salt.encode()).hexdigest()[:32] if salt else ""
-    parts = (("lora", lora), ("salt", hashed), ("namespace", wished))
+    parts = zip(NAMESPACE_PARTS, (lora, hashed, wished), strict=True)
     return "|".join(f"{name}={value}" for name, value in parts if value)

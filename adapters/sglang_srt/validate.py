@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from specplug import registry
 from specplug.adapters.common import host_logger
+from specplug.adapters.common.preflight import preflight
 from specplug.adapters.sglang_srt import options
 from specplug.adapters.sglang_srt.requirements import REQUIREMENTS
 from specplug.adapters.sglang_srt.setup import tokenizer_digest, vocabulary_size
@@ -81,7 +81,7 @@ def validate(server_args: Any, name: str) -> None:
         if refusal.test(value):
             argument = "--" + refusal.field.replace("_", "-")
             raise SettingsError(f"{where}: {argument} {value!r}: {refusal.reason}")
-    registry.preflight(
+    preflight(
         *(name, choice.options),
         partial(vocabulary_size, server_args),
         partial(tokenizer_digest, server_args),

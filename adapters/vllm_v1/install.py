@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from specplug import registry
 from specplug.adapters.common import host_logger
+from specplug.adapters.common.preflight import preflight
 from specplug.adapters.vllm_v1 import layers, metrics, requirements, salts
 from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse, refuse_v2
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
@@ -120,7 +120,7 @@ def _preflight(translated: Mapping[str, Any], model_config: Any = None) -> None:
         return
     choice = _choice(translated)
     worker = SimpleNamespace(model_config=model_config)
-    registry.preflight(
+    preflight(
         *(ALIASES.get(choice.name, choice.name), choice.options),
         lambda: int(model_config.get_vocab_size()),
         functools.partial(tokenizer_digest, worker),

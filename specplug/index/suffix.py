@@ -49,8 +49,7 @@ class SuffixIndex:
     ) -> None:
         self.context = context
         self.cost = float(cost)
-        self.namespaces = Namespaces()
-        self._common = common
+        self.namespaces = Namespaces(kept=common)
         self._templates = Templates(layout.N_MODELS)
         _warm_up()
         self._packed = Packed(
@@ -81,8 +80,6 @@ class SuffixIndex:
         slot = self._check_slot(slot)
         history = as_kernel_array(history, np.int32)
         self._check_room(slot, len(history))
-        if self._common is not None:
-            self.namespaces.number_of(self._common)  # used, hence never the one that is forgotten
         number = self.namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
         self.learn()

@@ -22,11 +22,12 @@ class Namespaces:
     """Numbers the namespaces; a number is never used for another name.
 
     With one namespace per user their number is not bounded, so the one used longest ago is forgotten in the end: what
-    its requests had stored can then no longer be found.
+    its requests had stored can then no longer be found. The one named ``kept`` is never forgotten.
     """
 
-    def __init__(self, remembered: int = 1 << 16) -> None:
+    def __init__(self, remembered: int = 1 << 16, kept: str | None = None) -> None:
         self._remembered = remembered
+        self._kept = kept
         self._numbers: OrderedDict[str, int] = OrderedDict()
         self._names: dict[int, str] = {}
         self._next = 0
@@ -40,6 +41,8 @@ class Namespaces:
         self._names[number] = name
         self._next += 1
         if len(self._numbers) > self._remembered:
+            if next(iter(self._numbers)) == self._kept:
+                self._numbers.move_to_end(self._kept)
             _, forgotten = self._numbers.popitem(last=False)
             del self._names[forgotten]
         return number

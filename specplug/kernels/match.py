@@ -241,8 +241,20 @@ def _find_in_store(state: State, slot: Index, size: Index, count: Index) -> Inde
 
 
 @lean_kernel
+def _may_read(state: State, slot: Index, position: Index) -> bool:
+    """Whether a stored position is of the request's namespace or of the one that serves all."""
+    store = state.store
+    whose = store.namespaces[physical(store, position) // BLOCK]
+    own, common = state.slots.numbers[slot, N_NAMESPACE], store.numbers[S_COMMON]
+    return bool(whose == own or (common >= 0 and whose == common))
+
+
+@lean_kernel
 def _find_by_pointers(state: State, slot: Index, size: Index, count: Index) -> Index:
-    """Append the places where copying had got to: past one substituted token, or past one inserted token."""
+    """Append the places where copying had got to: past one substituted token, or past one inserted token.
+
+    A pointer goes on by itself, so in the store it may have come to the output of another tenant.
+    """
     slots, store, scratch = state.slots, state.store, state.scratch
     candidates = scratch.candidates
     for source in range(N_SOURCES):
@@ -252,6 +264,8 @@ def _find_by_pointers(state: State, slot: Index, size: Index, count: Index) -> I
         for inserted in range(2):
             position = slots.numbers[slot, N_POINTER + source] - inserted
             if position <= low + MAX_EDIT or position >= end or count >= MAX_CANDIDATES:
+                continue
+            if source == STORE and not _may_read(state, slot, position):
                 continue
             extension = _edit_extension(slots, owner, store, position, scratch.context, size)
             if extension == 0:

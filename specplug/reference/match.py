@@ -162,6 +162,7 @@ def _by_pointers(
 ) -> list[Candidate]:
     """Where copying had got to: past one substituted token, or past one inserted token."""
     added: list[Candidate] = []
+    readable = {state.streams[slot].namespace, state.store.common}
     for source in (PROMPT, OUTPUT, STORE):
         read = _store_reader(state) if source == STORE else _stream_reader(state, slot)
         low = BLOCK if source == STORE else 0
@@ -170,6 +171,8 @@ def _by_pointers(
             position = state.streams[slot].pointers[source] - inserted
             if not low + MAX_EDIT < position < end or len(found) + len(added) >= MAX_CANDIDATES:
                 continue
+            if source == STORE and state.store.namespaces[position] not in readable:
+                continue  # a pointer goes on by itself, and may have come to another tenant's output
             known = any(
                 c.position == position and (c.source == STORE) == (source == STORE)
                 for c in found + added

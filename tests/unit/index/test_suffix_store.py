@@ -226,9 +226,50 @@ def test_the_common_namespace_is_not_forgotten(lists: Any) -> None:
     index.store(phrase(0), namespace="docs")
     for number in range(8):
         index.store(phrase(1 + number), namespace=f"t{number}")
+        index.index.store_text(f"loaded {number}", np.array(phrase(30 + number), np.int32))
     index.store(phrase(20), namespace="docs")
     for number in (0, 20):
         assert index.draft_after(phrase(number)[:4], namespace="t7") == phrase(number)[4:12]
+
+
+def test_copying_does_not_run_on_into_the_output_of_another_tenant(lists: Any) -> None:
+    """The place where copying had got to went on by itself, over the separator into what a stranger had been told."""
+    index = lists()
+    index.store(phrase(0, 15), namespace="a")  # fills its block but for one separator
+    index.store(phrase(1, 4), namespace="secret")
+    index.start(phrase(0, 10), namespace="a")
+    assert index.draft() == phrase(0, 15)[10:]
+    index.observe(phrase(0, 15)[10:])
+    for other in (5000, 5001, 5002):
+        index.draft()
+        index.observe([other])
+        assert index.draft() == []
+
+
+@pytest.mark.parametrize("common", [None, "2"])
+def test_no_token_of_another_tenant_is_ever_drafted(lists: Any, common: str | None) -> None:
+    """Three tenants say the same things, each in numbers of its own but for every third token."""
+    rng = np.random.default_rng(3)
+    index = lists(3000, common=common)
+    motifs = rng.integers(0, 9, (6, 12))
+
+    def says(tenant: int) -> list[int]:
+        words = np.concatenate(motifs[rng.integers(0, 6, 3)])[: rng.integers(1, 36)]
+        return np.where(np.arange(len(words)) % 3 == 0, words, words + 100 * (tenant + 1)).tolist()
+
+    drafted = 0
+    for number in range(150):
+        tenant = number % 3
+        index.start(says(tenant), namespace=str(tenant))
+        readable = {tenant + 1, 0} | ({3} if common else set())
+        for _ in range(4):
+            draft = index.draft()
+            drafted += len(draft)
+            assert {token // 100 for token in draft} <= readable
+            said = [*draft[: rng.integers(0, 9)], *says(tenant)[: rng.integers(1, 4)]]
+            index.observe(said)
+        index.index.finish(0, True, frozenset())
+    assert drafted > 500
 
 
 def test_tenants_that_share_every_bucket_stay_apart(lists: Any) -> None:
