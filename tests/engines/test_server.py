@@ -166,6 +166,7 @@ def test_no_faults_in_the_log(engine: Engine, server: Server) -> None:
     assert not our_faults(server.process.log_text)
     if METHOD != "ngram":
         assert f"{METHOD} ready in" in server.process.log_text
-    if engine.name == "vllm" and METHOD != "ngram":
+    repaired = engine.name == "vllm" and "host_sampling_fault" not in engine.lacks
+    if repaired and METHOD != "ngram":
         # Said once, by the one process that samples.
         assert server.process.log_text.count("expand_batch_to_tokens of this vLLM") == 1
