@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +16,9 @@ from specplug.errors import ExitHeadError
 from specplug.layers.exit_file import load_heads
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.fingerprint import common_name, fingerprint
+
+#: The file that says in which file each weight of a checkpoint lies.
+INDEX = "model.safetensors.index.json"
 
 
 class ExitHeads:
@@ -33,7 +38,7 @@ class ExitHeads:
     def __init__(self, path: Path, vllm_config: Any, layers: int) -> None:
         model = vllm_config.model_config
         hidden = int(model.hf_text_config.hidden_size)
-        name = checkpoint_fingerprint(_folder(model, vllm_config.load_config))
+        name = checkpoint_fingerprint(_folder(model, vllm_config.load_config), layers)
         self.heads = load_heads(path, name, hidden, layers)
         self.bytes = 0
         self._tensors: dict[int, list[Any]] = {}
@@ -62,13 +67,19 @@ class ExitHeads:
         return found
 
 
-def checkpoint_fingerprint(folder: Path) -> str:
-    """Of the safetensors files of a checkpoint; reads a few rows of each weight.
+def checkpoint_fingerprint(folder: Path, layers: int) -> str:
+    """Of the safetensors files of a checkpoint; reads a few rows of each weight of its first ``layers`` layers.
+
+    A checkpoint may hold layers that are no part of the model (for drafts of its own), and every weight once more
+    under other names: only files that the index names count, if there is one.
 
     Raises:
         ExitHeadError: there are no such files, or they cannot be read.
     """
-    paths = sorted(folder.glob("*.safetensors"))
+    try:
+        paths = _files(folder)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise ExitHeadError(f"{folder / INDEX}: cannot be read: {error!r}") from error
     if not paths:
         raise ExitHeadError(
             f"{folder}: no safetensors files, by which exit heads know their model; drafts need the checkpoint that "
@@ -76,9 +87,27 @@ def checkpoint_fingerprint(folder: Path) -> str:
         )
     try:
         with ExitStack() as stack:
-            return fingerprint(weight for path in paths for weight in _weights(path, stack))
+            weights = (weight for path in paths for weight in _weights(path, stack))
+            return fingerprint(w for w in weights if _layer(w[0]) < layers)
     except OSError as error:
         raise ExitHeadError(f"{folder}: cannot be read: {error}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if index.exists():
+        return [
+            folder / name
+            for name in sorted({*json.loads(index.read_text())["weight_map"].values()})
+        ]
+    return [
+        path for path in sorted(folder.glob("*.safetensors")) if "consolidated" not in path.name
+    ]
+
+
+def _layer(name: str) -> int:
+    found = re.match(r"layers\.(\d+)\.", common_name(name))
+    return int(found.group(1)) if found else -1
 
 
 def _weights(

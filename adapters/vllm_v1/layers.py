@@ -3,7 +3,9 @@
 A draft pass writes keys and values only into slots that the request owns already (its block table says how many), so
 nothing has to be reserved; near the end of a block a draft is shorter. The verification computes all of these positions
 again with all layers before anything reads them, and blocks are shared with other requests only when they are full of
-certain tokens. Passes run eagerly, whatever the engine compiles or captures.
+certain tokens. What the verification does not come to, because the request ends or the draft is cut, stays behind the
+end of the text, where attention may still multiply it by 0: harmless as long as it is finite, and
+:meth:`LayerExecutor.run` sees to that. Passes run eagerly, whatever the engine compiles or captures.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from specplug import registry
 from specplug._host import HostSymbol, check_symbols
+from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import layer_probe
 from specplug.adapters.vllm_v1.exit_heads import ExitHeads
 from specplug.adapters.vllm_v1.passes import DraftStep, forward_context
@@ -27,6 +30,8 @@ from specplug.layers.plan import Plan
 from specplug.layers.policy import Probe
 from specplug.layers.swapping import swapped
 from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
+
+log = host_logger("vllm")
 
 #: The registered form of the proposer that needs this.
 PROPOSER = "specplug.proposers.layerskip.proposer:LayerSkipProposer"
@@ -144,6 +149,7 @@ class LayerExecutor:
         self._check_place()
         self.heads: ExitHeads | None = None
         self._step: DraftStep | None = None
+        self._overflowed = False
         self._parts = take_apart(_stack(self._model))
         self._check_cache()
 
@@ -187,7 +193,7 @@ class LayerExecutor:
     def run(
         self, plan: Plan, request_ids: Sequence[str], tokens: IntArray, place: int
     ) -> tuple[IntArray, NDArray[np.float64]]:
-        """One token per request through the layers of ``plan``."""
+        """One token per request through the layers of ``plan``; where that overflows, the same token at chance 0."""
         import torch
 
         if place == 0 or self._step is None or self._step.request_ids != tuple(request_ids):
@@ -196,19 +202,43 @@ class LayerExecutor:
         ids = torch.as_tensor(np.ascontiguousarray(tokens), dtype=torch.int32)
         ids = ids.to(self._runner.device)
         with torch.inference_mode(), self._running(plan), forward_context(self._runner, common):
-            states = self._model(
-                input_ids=ids,
-                positions=common.positions,
-                intermediate_tensors=None,
-                inputs_embeds=None,
-            )
+            states = self._forward(ids, common)
             if self.heads is not None:
                 states = self.heads.apply(plan.exit_layer, states)
             scores = self._model.compute_logits(states).float()
             best = scores.max(dim=-1)
-            chances = torch.exp(best.values - torch.logsumexp(scores, dim=-1))
+            chances = torch.exp(best.values - torch.logsumexp(scores, dim=-1)).cpu().numpy()
         found: IntArray = best.indices.cpu().numpy().astype(TOKEN_DTYPE)
-        return found, chances.cpu().numpy().astype(np.float64)
+        finite = np.isfinite(chances)
+        if not finite.all():
+            self._mend(ids, common)
+            found = np.where(finite, found, tokens).astype(TOKEN_DTYPE)
+        return found, np.where(finite, chances, 0.0).astype(np.float64)
+
+    def _forward(self, ids: Any, common: Any) -> Any:
+        return self._model(
+            input_ids=ids,
+            positions=common.positions,
+            intermediate_tensors=None,
+            inputs_embeds=None,
+        )
+
+    def _mend(self, ids: Any, common: Any) -> None:
+        """A pass has overflowed: write its keys and values anew with all layers.
+
+        Should the request end now, nobody else would, and infinity times 0 makes NaN of whoever gets the block next.
+        """
+        import torch
+
+        with torch.inference_mode(), forward_context(self._runner, common):
+            self._forward(ids, common)
+        if not self._overflowed:
+            self._overflowed = True
+            log.warning(
+                "%s: draft passes overflow with the layers that are left out; their tokens are worth nothing "
+                "(answers are not affected)",
+                METHOD,
+            )
 
     def _running(self, plan: Plan) -> AbstractContextManager[None]:
         return swapped(stubs(plan, self._parts))

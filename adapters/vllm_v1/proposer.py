@@ -234,7 +234,11 @@ class VllmProposer:
         try:
             use(LayerExecutor(runner))
         except SpecplugError as error:
-            self.log.error("%s: nothing will be drafted: %s", self.name, error)
+            self.log.error("%s: layers draft nothing: %s", self.name, error)
+        except (
+            Exception
+        ):  # modules of a foreign model may raise anything; text can still be drafted from
+            self.log.exception("%s: layers draft nothing, they could not be lent", self.name)
 
     def _time(self, sampled: Any, lengths: Any) -> None:
         """Tell a controller that wants to know how long this step took."""

@@ -123,7 +123,7 @@ class V2Proposer(VllmProposer):
             self._withheld.add(request_id)
 
     def _time(self, sampled: Any, lengths: Any) -> None:
-        # vLLM warms up before it serves: a batch holds only such requests or none. It fetches no drafts then, as of 0.32.
+        # vLLM warms up before it serves: a batch holds only such requests or none. (0.32 fetches no drafts then.)
         if not next(iter(self.runner.input_batch.req_ids), "").startswith(WARM_UP):
             super()._time(sampled, lengths)
 

@@ -14,8 +14,7 @@ from specplug.proposers.layerskip.swift import Swift, SwiftOptions
 
 #: Requests of a step that are looked at for one with enough text in its last block.
 CANDIDATES = 4
-#: From one call to the next, in seconds, no more than this is earned: what takes longer waited for something else. Not
-#: one step only, since a session that drafts nothing is left alone for some dozens.
+#: From one call to the next, in seconds, no more than this is earned: what takes longer waited for something else.
 LONGEST_STEP = 5.0
 _NOTHING = Feedback((), 0)
 

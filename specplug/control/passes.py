@@ -62,6 +62,11 @@ class PassTimes:
         seen.append(steps)
         self._median[size] = float(np.median(seen))
 
+    @property
+    def known(self) -> bool:
+        """Whether any was measured."""
+        return bool(self._median)
+
     def of(self, rows: int) -> float:
         """The expected time of a pass over ``rows`` rows: that of the nearest size which was measured."""
         if not self._median:
@@ -96,6 +101,10 @@ class PassController(GoodputController):
         self._pass = FIRST_GUESS
         self._forecast: ProbArray = np.zeros((0, 0))
         self._prices: ProbArray = np.zeros(1)
+        self._deepest = (
+            0  # most passes whose tokens may be verified, in the time that a step may take
+        )
+        self._room = False  # for the tokens of one pass
         self._pass_seconds = 0.0
 
     # What the session and the adapter call.
@@ -163,10 +172,13 @@ class PassController(GoodputController):
         self._pass = self.times.of(len(slots))
         if self._pays(slots, limits, text):
             return True
-        self._probing = self._credit >= 0.0
+        # The first passes are made to be measured, if the step may have tokens of theirs at all.
+        allowed = self._deepest > 0 or (self._room and not self.times.known)
+        self._probing = self._credit >= 0.0 and allowed
         self.probes += self._probing
         if not self._probing:
-            self._resting = min(REST, int(-self._credit / SHARE))
+            owed = -self._credit if allowed else MOST
+            self._resting = min(REST, int(owed / SHARE))
         return self._probing
 
     def rests(self) -> bool:
@@ -185,7 +197,7 @@ class PassController(GoodputController):
             survival: float64 ``[R, n]``, by the proposer's confidence, of the ``n`` tokens that each row has.
         """
         place = survival.shape[1]
-        if self._probing or not 0 < place < self._forecast.shape[1]:
+        if self._probing or not 0 < place < self._deepest:
             return False
         slots = self._slots[rows]
         drafted = np.full(len(slots), place, np.int32)
@@ -203,7 +215,9 @@ class PassController(GoodputController):
         self._pass_seconds = seconds
         self._charge = passes * self._pass
         if self.cost.ready:
-            self._charge = min(seconds / self.cost.scale, passes * MOST)
+            # At most: the first ones are slow, and any may meet a hiccup.
+            most = max(MOST, 2.0 * self.times.of(len(slots)) if self.times.known else 0.0)
+            self._charge = min(seconds / self.cost.scale, passes * most)
             self.times.add(len(slots), seconds / passes / self.cost.scale)
 
     def _pays(
@@ -229,7 +243,13 @@ class PassController(GoodputController):
         # Of the verification after 0, 1, 2, ... passes: kept for the passes of this step.
         self._prices = costs[np.concatenate([[0], tokens])]
         spent = self._prices[1:] + depth * self._pass
-        ratios = (emitted + gains) * costs[0] / (emitted * spent)
+        budget = min(self.settings.max_draft_tokens, self._allowed(self._rows))
+        fits = tokens <= budget - int(text_lengths.sum())
+        self._room = bool(fits[:1].any())
+        if self.settings.slo_ms is not None and self.cost.ready:
+            fits &= spent <= self.settings.slo_ms / 1e3 / self.cost.scale
+        self._deepest = int(np.logical_and.accumulate(fits).sum())
+        ratios = ((emitted + gains) * costs[0] / (emitted * spent))[: self._deepest]
         best = float(ratios.max(initial=0.0))
         pays = best > 1.0 + self.settings.margin + self._caution
         self._rate = max(1.0, best) * emitted / float(costs[0])

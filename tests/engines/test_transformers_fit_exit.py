@@ -20,7 +20,7 @@ from specplug.adapters.transformers_hf.fitting import (
     collect,
     own_text,
 )
-from specplug.adapters.vllm_v1.exit_heads import checkpoint_fingerprint
+from specplug.adapters.vllm_v1.exit_heads import INDEX, checkpoint_fingerprint
 from specplug.errors import ExitHeadError, SkipPlanError
 from specplug.layers.exit_file import load_heads, read_facts
 from specplug.layers.exit_head import ExitHead, Moments
@@ -200,14 +200,36 @@ def test_the_files_of_a_checkpoint_have_the_fingerprint_of_the_loaded_model(
     model = tiny().to(getattr(torch, precision))
     model.save_pretrained(tmp_path, max_shard_size="10kB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert checkpoint_fingerprint(tmp_path) == Decoder(model).fingerprint()
-    assert checkpoint_fingerprint(tmp_path) != Decoder(tiny(seed=8)).fingerprint()
+    layers = model.config.num_hidden_layers
+    assert checkpoint_fingerprint(tmp_path, layers) == Decoder(model).fingerprint()
+    assert checkpoint_fingerprint(tmp_path, layers) != Decoder(tiny(seed=8)).fingerprint()
     for path in tmp_path.glob("*.safetensors"):
         path.write_bytes(b"no such file")
     with pytest.raises(ExitHeadError, match="cannot be read"):
-        checkpoint_fingerprint(tmp_path)
+        checkpoint_fingerprint(tmp_path, layers)
+    (tmp_path / INDEX).write_text("[]")
+    with pytest.raises(ExitHeadError, match="cannot be read"):
+        checkpoint_fingerprint(tmp_path, layers)
     with pytest.raises(ExitHeadError, match="no safetensors files"):
-        checkpoint_fingerprint(tmp_path / "nowhere")
+        checkpoint_fingerprint(tmp_path / "nowhere", layers)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_weights_that_are_no_part_of_the_model_do_not_count(tmp_path: Path, sharded: bool) -> None:
+    """Every weight once more, as Mistral's own files have it; and a layer for drafts of the checkpoint's own."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    model = tiny()
+    model.save_pretrained(tmp_path, max_shard_size="10kB" if sharded else "1GB")
+    layers = model.config.num_hidden_layers
+    other = {"layers.0.attention_norm.weight": torch.ones(8), "norm.weight": torch.ones(8)}
+    save_file(other, tmp_path / "consolidated.safetensors")
+    last = max(tmp_path.glob("model*.safetensors"))
+    more = {f"model.layers.{layers}.input_layernorm.weight": torch.ones(8)}
+    save_file({**load_file(last), **more}, last)
+    assert checkpoint_fingerprint(tmp_path, layers) == Decoder(model).fingerprint()
+    assert checkpoint_fingerprint(tmp_path, layers + 1) != Decoder(model).fingerprint()
 
 
 @pytest.mark.parametrize(

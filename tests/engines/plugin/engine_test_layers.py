@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from vllm import SamplingParams
 
-from specplug.adapters.vllm_v1 import active
+from specplug.adapters.vllm_v1 import active, sublayers
 from specplug.errors import SpecplugError
 from specplug.layers.plan import Plan
 from specplug.proposers.layerskip.clasp import Clasp
@@ -79,9 +79,30 @@ def draft_states(
     return {"tokens": tokens, "states": states}
 
 
+def overflow(llm: Any, prompt: list[int], attention: list[bool], mlp: list[bool]) -> dict[str, Any]:
+    """Serve with draft passes that overflow where a sublayer is left out: is the cache finite afterwards?"""
+    kept = sublayers._zeros
+    with with_search(Search.fixed(Plan(tuple(attention), tuple(mlp)))) as proposer:
+        executor = proposer._executor
+        sublayers._zeros = lambda *given, **named: kept(*given, **named) + float("inf")
+        try:
+            answers = serve(llm, [prompt], 6)
+        finally:
+            sublayers._zeros = kept
+    caches = executor._runner.kv_caches
+    return {
+        "finite": all(bool(torch.isfinite(cache).all()) for cache in caches),
+        "overflowed": executor._overflowed,
+        "answer": answers[0],
+    }
+
+
 def use_heads(llm: Any, path: str) -> dict[str, Any]:
-    """Apply the exit heads of a file; which exits have one, or why it was refused."""
+    """Apply the exit heads of a file, or none; which exits have one, or why it was refused."""
     executor = active()[-1].session.proposer._executor
+    if not path:
+        executor.heads = None
+        return {"exits": [], "error": ""}
     try:
         return {"exits": sorted(executor.use_heads(Path(path))), "error": ""}
     except SpecplugError as error:

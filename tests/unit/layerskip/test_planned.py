@@ -42,12 +42,17 @@ class Server:
         per_token: float = 0.03,
         noise: float = 0.02,
         honest: bool = True,
+        control: dict[str, object] | None = None,
         **settings: object,
     ) -> None:
         context = Context(1000, 1 << 20, WIDTH, max_requests=max(2, rows))
         self.proposer = LayerSkipProposer(context, LayerSkipSettings(exit_layer=2, **settings))  # type: ignore[arg-type]
         self.proposer.use_layers(self)
-        self.controller = options.build(options.check(None), context, self.proposer.capabilities)
+        self.controller = options.build(
+            options.check({"name": "goodput", **control} if control else None),
+            context,
+            self.proposer.capabilities,
+        )
         self.session = Session(self.proposer, context, controller=self.controller, on_fault="raise")
         self.clock, self.passes, self.rested = 0.0, 0, 0
         self.cost, self.per_token, self.noise, self.honest = cost, per_token, noise, honest
@@ -159,6 +164,35 @@ def test_passes_of_little_use_are_fewer_than_the_width(monkeypatch: pytest.Monke
     before = server.passes
     assert server.serve(400) > 1.05
     assert 0.4 < (server.passes - before) / 400 < 1.4
+
+
+@pytest.mark.parametrize(
+    ("control", "most"),
+    [({"max_draft_tokens": 0}, 0), ({"max_draft_tokens": 1}, 0), ({"slo_ms": 1200.0}, 4)],
+)
+def test_no_pass_is_made_whose_tokens_may_not_be_verified_in_the_time_allowed(
+    monkeypatch: pytest.MonkeyPatch, control: dict[str, object], most: int
+) -> None:
+    """Passes were paid for at every step and then cut; a step of 1.2 has no room for a pass of 0.4."""
+    server = Server(monkeypatch, rows=2, cost=0.4, control=control)
+    server.chance = 0.95
+    speed = server.serve(800)
+    assert server.passes <= most
+    assert speed > 0.99
+    roomy = Server(monkeypatch, rows=2, cost=0.4, control={"slo_ms": 1600.0})
+    roomy.chance = 0.95
+    assert roomy.serve(800) > 1.2, "one pass fits"
+    assert roomy.passes < 1000, "a second one does not"
+
+
+@pytest.mark.parametrize("cost", [2.0, 8.0])
+def test_asking_for_dear_passes_costs_no_more_than_for_cheap_ones(
+    monkeypatch: pytest.MonkeyPatch, cost: float
+) -> None:
+    """What a pass took was booked as one plain step at most."""
+    server = Server(monkeypatch, cost=cost)
+    server.serve(1000)
+    assert server.serve(6000) > 0.99
 
 
 def test_the_cost_of_verifying_is_learned_without_that_of_the_passes(
