@@ -52,6 +52,7 @@ def draft_states(
     tokens: list[int] = []
     states: list[list[float]] = []
     plan = Plan(tuple(attention), tuple(mlp), exit_layer)
+    serve(llm, [prompt], 2)  # layers are lent at the first step
     with with_search(Search.fixed(plan)) as proposer:
         executor = proposer._executor
         model, run = executor._model, executor.run
@@ -80,20 +81,25 @@ def draft_states(
 
 
 def overflow(llm: Any, prompt: list[int], attention: list[bool], mlp: list[bool]) -> dict[str, Any]:
-    """Serve with draft passes that overflow where a sublayer is left out: is the cache finite afterwards?"""
+    """Serve with draft passes that overflow where a sublayer is left out: is the cache finite afterwards?
+
+    The engine cannot foresee the end of the request, a stop token, so it ends when the next draft has been made.
+    """
     kept = sublayers._zeros
+    [expected] = serve(llm, [prompt], 12)
     with with_search(Search.fixed(Plan(tuple(attention), tuple(mlp)))) as proposer:
         executor = proposer._executor
         sublayers._zeros = lambda *given, **named: kept(*given, **named) + float("inf")
         try:
-            answers = serve(llm, [prompt], 6)
+            [answer] = serve(llm, [prompt], 40, stop_token_ids=expected[-1:])
         finally:
             sublayers._zeros = kept
     caches = executor._runner.kv_caches
     return {
         "finite": all(bool(torch.isfinite(cache).all()) for cache in caches),
         "overflowed": executor._overflowed,
-        "answer": answers[0],
+        "expected": expected[: expected.index(expected[-1]) + 1],
+        "answer": answer,
     }
 
 
