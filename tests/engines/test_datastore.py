@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from specplug.datastore.writer import Writer
 from specplug.testing.engine_protocol import Result
@@ -16,8 +17,11 @@ from .engines import Engine, speculation
 PROMPT = "The first ten elements of the periodic table and one property of each:\n1."
 
 
+@pytest.mark.parametrize(
+    "method", ["specplug.hybrid", pytest.param("specplug.rest", marks=pytest.mark.long)]
+)
 def test_what_a_datastore_holds_comes_in_fewer_steps(
-    start: Start, engine: Engine, tmp_path: Path
+    start: Start, engine: Engine, tmp_path: Path, method: str
 ) -> None:
     info: dict[str, Any] = {}
 
@@ -34,6 +38,6 @@ def test_what_a_datastore_holds_comes_in_fewer_steps(
     with Writer(tmp_path, int(info["vocab_size"])) as writer:
         writer.add(np.array([*before.prompt_token_ids, *before.only.token_ids], np.int32))
         writer.publish({})
-    after = ask("specplug.hybrid", {"datastore": str(tmp_path)})
+    after = ask(method, {"datastore": str(tmp_path)})
     assert after.only.token_ids == before.only.token_ids
     assert len(after.only.steps) < 0.7 * len(before.only.steps)
