@@ -6,19 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from specplug.adapters.common.torch_layers import (
+    ATTENTION_NAMES,
+    MLP_NAMES,
+    apply_head,
+    head_tensors,
+    rows_of,
+)
 from specplug.errors import SkipPlanError
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.fingerprint import fingerprint
 from specplug.layers.plan import Plan
 from specplug.layers.swapping import swapped
 
-#: What decoder layers call their two sublayers, by family.
-ATTENTION_NAMES = ("self_attn", "attention", "attn")
-MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
-#: And decoder stacks their last norm.
+#: What decoder stacks call their last norm.
 NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
@@ -167,7 +170,7 @@ class Decoder:
             ExitHeadError: they have other names than those of Llama-like models.
         """
         return fingerprint(
-            (name, tuple(weight.shape), _reader(weight))
+            (name, tuple(weight.shape), rows_of(weight))
             for name, weight in self.inner.state_dict().items()
         )
 
@@ -185,19 +188,13 @@ class Decoder:
 
     def _parts_of(self, head: ExitHead) -> list[Any]:
         """A head as tensors beside the model, made once: at a hidden size of 4096 that takes longer than a draft."""
-        import torch
-
         weight = next(self.norm.parameters())
         # By identity, and the head is kept with them: arrays have no hash, and an id lives as long as its owner.
         key = (id(head), weight.device, weight.dtype)
         if key not in self._parts:
             if len(self._parts) >= 2 * self.layers:
                 self._parts.clear()
-            tensors = [
-                torch.as_tensor(np.asarray(part, np.float32)).to(weight.device, weight.dtype)
-                for part in (*head.slope, head.constant)
-            ]
-            self._parts[key] = [head, *tensors]
+            self._parts[key] = [head, *head_tensors(head, weight.device, weight.dtype)]
         return self._parts[key][1:]
 
     def _with_head(self, head: ExitHead) -> Callable[..., Any]:
@@ -205,11 +202,7 @@ class Decoder:
         norm = type(self.norm).forward
 
         def forward(states: Any, *args: Any, **kwargs: Any) -> Any:
-            shallow = norm(self.norm, states, *args, **kwargs)
-            change = shallow
-            for factor in parts[:-1]:
-                change = change @ factor
-            return shallow + change + parts[-1]
+            return apply_head(parts, norm(self.norm, states, *args, **kwargs))
 
         return forward
 
@@ -291,16 +284,6 @@ def _part(owner: Any, names: Sequence[str], what: str, model: str) -> Any:
         f"{model}: {type(owner).__name__} has no {what} among {', '.join(names)}, so it cannot be left out; use "
         "specplug.suffix"
     )
-
-
-def _reader(weight: Any) -> Callable[[int], NDArray[np.float32]]:
-    import torch
-
-    def read(rows: int) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = weight[:rows].detach().to(torch.bfloat16).float().cpu().numpy()
-        return found
-
-    return read
 
 
 def _first(output: Any) -> Any:

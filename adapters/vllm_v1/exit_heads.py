@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.adapters.common.torch_layers import apply_head, head_tensors, rows_of
 from specplug.errors import ExitHeadError
 from specplug.layers.exit_file import load_heads
 from specplug.layers.exit_head import ExitHead
@@ -50,19 +51,10 @@ class ExitHeads:
             return states
         if exit_layer not in self._tensors:
             self._tensors[exit_layer] = self._move(head, states)
-        *factors, constant = self._tensors[exit_layer]
-        change = states
-        for factor in factors:
-            change = change @ factor
-        return states + change + constant
+        return apply_head(self._tensors[exit_layer], states)
 
     def _move(self, head: ExitHead, states: Any) -> list[Any]:
-        import torch
-
-        found = [
-            torch.as_tensor(np.asarray(part, np.float32)).to(states.device, states.dtype)
-            for part in (*head.slope, head.constant)
-        ]
+        found = head_tensors(head, states.device, states.dtype)
         self.bytes += sum(part.numel() * part.element_size() for part in found)
         return found
 
@@ -121,19 +113,9 @@ def _weights(
         for name in opened.keys():  # noqa: SIM118  not a dictionary
             if common_name(name):
                 part = opened.get_slice(name)
-                yield name, tuple(part.get_shape()), _reader(part)
+                yield name, tuple(part.get_shape()), rows_of(part)
     except SafetensorError as error:
         raise OSError(f"{path.name}: {error}") from error
-
-
-def _reader(part: Any) -> Callable[[int], NDArray[np.float32]]:
-    import torch
-
-    def read(rows: int) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = part[:rows].to(torch.bfloat16).float().numpy()
-        return found
-
-    return read
 
 
 def _folder(model: Any, load: Any) -> Path:

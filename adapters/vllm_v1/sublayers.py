@@ -6,12 +6,9 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES
 from specplug.errors import SkipPlanError
 from specplug.layers.plan import Plan
-
-#: What decoder layers call their two sublayers, by family.
-ATTENTION_NAMES = ("self_attn", "attention", "attn")
-MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
 
 
 class Parts(NamedTuple):

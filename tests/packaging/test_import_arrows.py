@@ -89,6 +89,10 @@ ARROWS = {
     "specplug.adapters.common": _row(
         *("specplug.session", "specplug.registry", "specplug.control", "numpy", *BASE),
     ),
+    # For layer skipping alone: the others do not need the layers' names, heads and weights.
+    "specplug.adapters.common.torch_layers": _row(
+        "specplug.layers", "numpy", *BASE, lazily=("torch",)
+    ),
     "specplug.adapters.offline_host": _row(),
     "specplug.adapters.device": _row(*BASE, lazily=("torch",)),
     # Loaded by the first look-up on a device: Triton's kernels cannot be defined without it.
@@ -111,6 +115,7 @@ ARROWS = {
         lazily=("vllm", "torch"),
     ),
     "specplug.adapters.transformers_hf": _row(
+        "specplug.adapters.common.torch_layers",
         *("specplug.layers", "specplug.verify", "specplug.session", "specplug.registry"),
         *("numpy", *BASE),
         lazily=("torch", "transformers", "specplug.replay", "specplug.datastore"),
