@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from _foreign import ForeignDriver
 from _suffix_gpu import SETTINGS, SuffixGpuDriver
 
 from specplug import registry
-from specplug.replay.drivers import Draft, Driver, HeldText, ProposerDriver
-from specplug.types import TOKEN_DTYPE, Context, TokenArray
+from specplug.replay.drivers import Driver, ProposerDriver
+from specplug.types import Context, TokenArray
 
 #: Depth of Arctic's trees and its least probability of a token: vLLM's defaults for its method "suffix".
 ARCTIC_DEPTH = 24
@@ -64,18 +64,19 @@ def _arctic_maker(factor: float, width: int) -> Callable[[], Driver]:
     return lambda: ArcticDriver(factor, width)
 
 
-class ArcticDriver(HeldText):
-    """``arctic-inference``: start_request, add_active_response, speculate, stop_request, as vLLM calls them."""
+class ArcticDriver(ForeignDriver):
+    """``arctic-inference``: start_request, add_active_response, speculate, stop_request, as vLLM calls them.
+
+    Its own estimate of its memory walks the whole tree; benchmarks/_host.py asks for it once.
+    """
 
     def __init__(self, factor: float, width: int) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-        super().__init__()
+        super().__init__(width)
         self.cache: Any = SuffixDecodingCache(ARCTIC_DEPTH, ARCTIC_CACHED)
         self.factor = factor
-        self.width = width
         self.request = 0
-        self._drafted: list[int] = []
 
     def begin(self, prompt: TokenArray) -> None:
         self.request += 1
@@ -91,22 +92,12 @@ class ArcticDriver(HeldText):
             min_token_prob=ARCTIC_MIN_PROB,
         ).token_ids
 
-    def draft(self) -> Draft:
-        return Draft(np.array(self._drafted, TOKEN_DTYPE))
-
     def end(self, new: TokenArray) -> None:
         self.cache.add_active_response(self.request, new)
         self.cache.stop_request(self.request)
 
-    def memory(self) -> Mapping[str, int] | None:
-        # Its own estimate walks the whole tree; benchmarks/_host.py asks for it once.
-        return None
 
-    def broken_invariant(self) -> str:
-        return ""
-
-
-class NgramDriver(HeldText):
+class NgramDriver(ForeignDriver):
     """vLLM's n-gram rule: what follows the earliest of the longest earlier matches of the last 2 to 5 tokens.
 
     Matches are kept in a dictionary where vLLM scans the text, so only what is drafted compares, not its time.
@@ -115,12 +106,10 @@ class NgramDriver(HeldText):
     shortest, longest = 2, 5
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
+        super().__init__(width)
         self._first: dict[tuple[int, ...], int] = {}
         self._tokens: list[int] = []
         self._indexed = 0
-        self._drafted: list[int] = []
 
     def begin(self, prompt: TokenArray) -> None:
         self._first = {}
@@ -142,15 +131,3 @@ class NgramDriver(HeldText):
             if start is not None:
                 self._drafted = tokens[start : start + self.width]
                 return
-
-    def draft(self) -> Draft:
-        return Draft(np.array(self._drafted, TOKEN_DTYPE))
-
-    def end(self, new: TokenArray) -> None:
-        pass
-
-    def memory(self) -> Mapping[str, int] | None:
-        return None
-
-    def broken_invariant(self) -> str:
-        return ""

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from _foreign import ForeignDriver
 
-from specplug.replay.drivers import Draft, HeldText
-from specplug.types import TOKEN_DTYPE, TokenArray
+from specplug.types import TokenArray
 
 #: The drafter's defaults: tokens of context, occurrences that vote, and supports of the candidate lengths.
 DEFAULTS = {
@@ -46,32 +45,18 @@ def reference() -> Any:
     return module
 
 
-class SuffixGpuDriver(HeldText):
+class SuffixGpuDriver(ForeignDriver):
     """Matches the last tokens of a request within its own text."""
 
     def __init__(self, width: int, settings: Mapping[str, float]) -> None:
-        super().__init__()
+        super().__init__(width)
         self._match = reference().naive_local_match
-        self._width = width
         self._settings = settings
         self._tokens: list[int] = []
-        self._drafted: list[int] = []
 
     def begin(self, prompt: TokenArray) -> None:
         self._tokens = prompt.tolist()
 
     def step(self, new: TokenArray) -> None:
         self._tokens += new.tolist()
-        self._drafted, _ = self._match(self._tokens, self._width, **DEFAULTS, **self._settings)
-
-    def draft(self) -> Draft:
-        return Draft(np.array(self._drafted, TOKEN_DTYPE))
-
-    def end(self, new: TokenArray) -> None:
-        pass
-
-    def memory(self) -> Mapping[str, int] | None:
-        return None
-
-    def broken_invariant(self) -> str:
-        return ""
+        self._drafted, _ = self._match(self._tokens, self.width, **DEFAULTS, **self._settings)
