@@ -235,9 +235,8 @@ class VllmProposer:
             use(LayerExecutor(runner))
         except SpecplugError as error:
             self.log.error("%s: layers draft nothing: %s", self.name, error)
-        except (
-            Exception
-        ):  # modules of a foreign model may raise anything; text can still be drafted from
+        except Exception:
+            # Modules of a foreign model may raise anything; text can still be drafted from.
             self.log.exception("%s: layers draft nothing, they could not be lent", self.name)
 
     def _time(self, sampled: Any, lengths: Any) -> None:

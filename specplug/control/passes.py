@@ -101,9 +101,8 @@ class PassController(GoodputController):
         self._pass = FIRST_GUESS
         self._forecast: ProbArray = np.zeros((0, 0))
         self._prices: ProbArray = np.zeros(1)
-        self._deepest = (
-            0  # most passes whose tokens may be verified, in the time that a step may take
-        )
+        # Most passes whose tokens may be verified, in the time that a step may take.
+        self._deepest = 0
         self._room = False  # for the tokens of one pass
         self._pass_seconds = 0.0
 
