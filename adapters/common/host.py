@@ -69,7 +69,7 @@ class HostRequirements:
     def verdict(self, found: str | None, symbols: Sequence[SymbolReport]) -> tuple[bool, str]:
         """Whether the adapter works with this host, and the sentence that explains the answer."""
         missing = [s.problem for s in symbols if s.problem and s.symbol.required]
-        tested = ", ".join(self.tested)
+        tested = ", ".join(s if s.count(".") > 1 else f"{s}.x" for s in self.tested)
         if missing:
             return False, (
                 f"{self.host} {found} lacks what specplug relies on: {'; '.join(missing)}. Tested with {self.host} "

@@ -30,8 +30,8 @@ def install() -> None:
     salts.carry()
     original = getattr(EngineArgs, "create_speculative_config", None)
     if original is None:
-        found = requirements.installed_version()
-        _, reason = requirements.verdict(found, requirements.examine())
+        found = requirements.HOST.installed_version()
+        _, reason = requirements.HOST.verdict(found, requirements.HOST.examine())
         host_logger("vllm").error("specplug inactive: %s", reason)
         return
     if getattr(original, _MARK, False):
@@ -69,7 +69,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         config = _merged(self)
         door = None
         if is_ours(config):
-            warning = requirements.require()
+            warning = requirements.HOST.require()
             if warning:
                 host_logger("vllm").warning("specplug: %s", warning)
             salts.carry(load=True)

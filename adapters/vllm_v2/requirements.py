@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from specplug._host import HostSymbol, SymbolReport
-from specplug.adapters.common.host import HostRequirements
-from specplug.adapters.vllm_v1 import requirements as v1
+from specplug.adapters.vllm_v1.requirements import HOST as V1_HOST
 from specplug.adapters.vllm_v2.choice import ranks
 from specplug.errors import HostMismatchError, SettingsError
 
@@ -96,15 +96,7 @@ SYMBOLS: tuple[HostSymbol, ...] = (
     ),
 )
 
-HOST = HostRequirements(
-    host="vLLM",
-    package="vllm",
-    distributions=v1.DISTRIBUTIONS,
-    tested=v1.TESTED,
-    symbols=SYMBOLS,
-    variable=v1.UNTESTED_VARIABLE,
-    default_policy="warn",
-)
+HOST = replace(V1_HOST, symbols=SYMBOLS)
 
 _HINT = "or set VLLM_USE_V2_MODEL_RUNNER=0: vLLM then runs it in its V1 model runner"
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1 import adaptive, install, metrics, native, steps
 from specplug.adapters.vllm_v1.adaptive import Governor, translate
 from specplug.adapters.vllm_v1.governing import Guard
@@ -75,7 +76,7 @@ def test_what_vllm_cannot_do_is_refused_with_the_reason() -> None:
 
 
 def test_a_second_scheduler_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install.requirements, "require", lambda: "")
+    monkeypatch.setattr(HostRequirements, "require", lambda _self: "")
     monkeypatch.setattr(install.requirements, "has_dynamic_lengths", lambda: True)
     monkeypatch.setattr(install.salts, "carry", lambda load=False: None)
     wrapped = install.wrap(lambda self: self.speculative_config)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1 import install as installer
 from specplug.adapters.vllm_v1 import layer_probe, layers, sublayers
 from specplug.adapters.vllm_v1.options import translate, unpack
@@ -144,7 +145,7 @@ def test_layers_are_not_lent_where_the_early_refusal_was_passed_by(
 def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``create_speculative_config`` as it is wrapped, on a vLLM that has everything, by either name of the method."""
     monkeypatch.setattr(layers, "check_symbols", lambda symbols: [])
-    monkeypatch.setattr(installer.requirements, "require", lambda: "")
+    monkeypatch.setattr(HostRequirements, "require", lambda _self: "")
     monkeypatch.setattr(installer.salts, "carry", lambda load=False: None)
     monkeypatch.setattr(installer.metrics, "offer", lambda: None)
     wrapped = installer.wrap(lambda self, target_model_config: self.speculative_config)

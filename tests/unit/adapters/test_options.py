@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1 import door
 from specplug.adapters.vllm_v1 import install as installer
 from specplug.adapters.vllm_v1.options import DOOR, Choice, pack, translate, unpack
@@ -129,7 +130,7 @@ class EngineArgs(SimpleNamespace):
 @pytest.fixture
 def create(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The wrapped method, on a vLLM that has everything."""
-    monkeypatch.setattr(installer.requirements, "require", lambda: "")
+    monkeypatch.setattr(HostRequirements, "require", lambda _self: "")
     wrapped = installer.wrap(EngineArgs.create_speculative_config)
     return lambda **given: wrapped(EngineArgs(**given), target_model_config="target")
 
@@ -170,10 +171,10 @@ def test_translating_twice_changes_nothing(create: Any) -> None:
 
 
 def test_an_unfit_vllm_is_refused_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> str:
+    def refuse(_self: HostRequirements) -> str:
         raise HostMismatchError("vLLM 9 lacks a thing")
 
-    monkeypatch.setattr(installer.requirements, "require", refuse)
+    monkeypatch.setattr(HostRequirements, "require", refuse)
     wrapped = installer.wrap(EngineArgs.create_speculative_config)
     assert wrapped(EngineArgs(speculative_config={"method": "ngram"}), "t")[1] == {
         "method": "ngram"
@@ -218,7 +219,7 @@ def test_a_wrong_controller_is_refused_with_what_would_be_right(written: Any, wo
 def test_a_datastore_is_looked_at_before_the_model_loads(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installer.requirements, "require", lambda: "")
+    monkeypatch.setattr(HostRequirements, "require", lambda _self: "")
     wrapped = installer.wrap(EngineArgs.create_speculative_config)
     with Writer(tmp_path / "docs", 1000) as writer:
         writer.add(np.arange(50, dtype=np.int32))

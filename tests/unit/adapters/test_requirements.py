@@ -12,8 +12,9 @@ import pytest
 from specplug import _host
 from specplug._host import HostSymbol, SymbolReport, check_symbols
 from specplug.adapters import vllm_v1
-from specplug.adapters.vllm_v1 import requirements
+from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1.report import report
+from specplug.adapters.vllm_v1.requirements import HOST
 from specplug.errors import HostMismatchError, SettingsError
 from specplug.testing.stub_host import stub_vllm
 
@@ -99,43 +100,43 @@ def _reports(problem: str = "", required: bool = True) -> tuple[SymbolReport, ..
 
 
 def test_a_tested_version_needs_no_words() -> None:
-    assert requirements.verdict("0.32.0+cpu", _reports()) == (True, "")
-    assert requirements.verdict("0.32.1", _reports("optional thing", required=False)) == (True, "")
+    assert HOST.verdict("0.32.0+cpu", _reports()) == (True, "")
+    assert HOST.verdict("0.32.1", _reports("optional thing", required=False)) == (True, "")
 
 
 def test_a_missing_symbol_is_a_refusal_with_versions() -> None:
-    usable, reason = requirements.verdict("0.99.0", _reports("m has no n"))
+    usable, reason = HOST.verdict("0.99.0", _reports("m has no n"))
     assert not usable
     for part in ("0.99.0", "m has no n", "0.32.x"):
         assert part in reason
 
 
 def test_an_untested_version_works_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    variable = requirements.UNTESTED_VARIABLE
+    variable = HOST.variable
     monkeypatch.delenv(variable, raising=False)
-    usable, reason = requirements.verdict("0.99.0", _reports())
+    usable, reason = HOST.verdict("0.99.0", _reports())
     assert usable
     assert "0.99.0 was not tested" in reason
     assert variable in reason
     monkeypatch.setenv(variable, "allow")
-    assert requirements.verdict("0.99.0", _reports()) == (True, "")
+    assert HOST.verdict("0.99.0", _reports()) == (True, "")
     monkeypatch.setenv(variable, "refuse")
-    assert requirements.verdict("0.99.0", _reports())[0] is False
+    assert HOST.verdict("0.99.0", _reports())[0] is False
     monkeypatch.setenv(variable, "perhaps")
     with pytest.raises(SettingsError, match="warn, allow, refuse, got 'perhaps'"):
-        requirements.verdict("0.99.0", _reports())
+        HOST.verdict("0.99.0", _reports())
 
 
 def test_require_raises_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "installed_version", lambda: "0.32.0")
-    monkeypatch.setattr(requirements, "examine", lambda: _reports("m has no n"))
+    monkeypatch.setattr(HostRequirements, "installed_version", lambda _self: "0.32.0")
+    monkeypatch.setattr(HostRequirements, "examine", lambda _self: _reports("m has no n"))
     with pytest.raises(HostMismatchError, match="m has no n"):
-        requirements.require()
+        HOST.require()
 
 
 def test_a_plugin_list_without_us_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "installed_version", lambda: "0.32.0")
-    monkeypatch.setattr(requirements, "examine", lambda: _reports())
+    monkeypatch.setattr(HostRequirements, "installed_version", lambda _self: "0.32.0")
+    monkeypatch.setattr(HostRequirements, "examine", lambda _self: _reports())
     monkeypatch.setenv("VLLM_PLUGINS", "other, specplug")
     assert report().active
     monkeypatch.setenv("VLLM_PLUGINS", "other")
@@ -163,8 +164,10 @@ def test_a_vllm_without_the_method_is_left_alone(
     module.EngineArgs = EngineArgs  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm.engine", types.ModuleType("vllm.engine"))
     monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", module)
-    monkeypatch.setattr(requirements, "installed_version", lambda: "0.99.0")
-    monkeypatch.setattr(requirements, "examine", lambda: _reports("it has no such method"))
+    monkeypatch.setattr(HostRequirements, "installed_version", lambda _self: "0.99.0")
+    monkeypatch.setattr(
+        HostRequirements, "examine", lambda _self: _reports("it has no such method")
+    )
     with stub_vllm(), caplog.at_level(logging.ERROR):
         vllm_v1.register()
     assert "specplug inactive: vLLM 0.99.0 lacks" in caplog.text

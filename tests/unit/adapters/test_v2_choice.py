@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specplug.adapters import vllm_v2
+from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1 import install as v1_install
 from specplug.adapters.vllm_v1 import report as v1_report
 from specplug.adapters.vllm_v1.options import translate
@@ -42,7 +43,7 @@ class EngineArgs(SimpleNamespace):
 def wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The adapter is installed, vLLM is the right one, and the user chose nothing."""
     monkeypatch.delenv(vllm_v2.VARIABLE, raising=False)
-    monkeypatch.setattr(v1_install.requirements, "require", lambda: "")
+    monkeypatch.setattr(HostRequirements, "require", lambda _self: "")
     monkeypatch.setattr(requirements, "require", lambda: None)
     monkeypatch.setattr(v1_install.salts, "carry", lambda load=False: None)
     monkeypatch.setattr(v1_install.metrics, "offer", lambda: None)
