@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from specplug._version import __version__
 
@@ -206,13 +207,17 @@ def _live(chosen: argparse.Namespace) -> int:
 def _proposers(chosen: argparse.Namespace) -> int:
     from specplug import doctor, registry, settings
 
-    found = []
-    for item in doctor.proposers():
-        entry: dict[str, object] = {**item, "options": []}
-        if not item["problem"]:
-            kind = registry.load(item["name"]).settings_type
-            entry["options"] = settings.describe(kind) if kind is not None else []
-        found.append(entry)
+    def options(form: str) -> list[dict[str, Any]]:
+        kind = registry.load(form).settings_type
+        return settings.describe(kind) if kind is not None else []
+
+    found: list[dict[str, Any]] = [
+        {**item, "where": "", "options": [] if item["problem"] else options(item["name"])}
+        for item in doctor.proposers()
+    ]
+    for name, (form, where) in registry.of_layers().items():
+        ours = {"name": name, "distribution": "specplug", "problem": ""}
+        found.append({**ours, "where": where, "options": options(form)})
     if chosen.json:
         print(json.dumps(found, indent=2))
     else:
@@ -220,15 +225,15 @@ def _proposers(chosen: argparse.Namespace) -> int:
     return 1 if any(entry["problem"] for entry in found) else 0
 
 
-def _proposer_lines(found: list[dict[str, object]]) -> list[str]:
+def _proposer_lines(found: list[dict[str, Any]]) -> list[str]:
     lines = []
     for entry in found:
         lines.append(f"{entry['name']}  ({entry['distribution']})")
         if entry["problem"]:
             lines.append(f"  cannot be loaded: {entry['problem']}")
-        options = entry["options"]
-        assert isinstance(options, list)
-        for o in options:
+        if entry["where"]:
+            lines.append(f"  {entry['where']}")
+        for o in entry["options"]:
             bounds = "".join(
                 f", {word} {o[key]}"
                 for key, word in (("minimum", "at least"), ("maximum", "at most"))

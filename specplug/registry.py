@@ -22,10 +22,13 @@ from specplug.types import Capabilities, Context
 GROUP = "specplug.proposers"
 PREFIX = "specplug."
 
-#: Names that are ours but work elsewhere, and where.
-_ELSEWHERE = {
-    "layerskip": "it runs the model's own layers, which vLLM's V1 model runner and Hugging Face transformers "
-    "(specplug.adapters.transformers_hf.SelfSpeculation) can do so far, see docs/layerskip.md",
+#: Names that are ours but need an engine that runs the model's own layers: what is built there, and where that is.
+_LAYERS = {
+    "layerskip": (
+        "specplug.proposers.layerskip.proposer:LayerSkipProposer",
+        "it runs the model's own layers, which vLLM's V1 model runner and Hugging Face transformers "
+        "(specplug.adapters.transformers_hf.SelfSpeculation) can do so far, see docs/layerskip.md",
+    ),
 }
 
 _METHODS = {
@@ -56,6 +59,12 @@ def names() -> list[str]:
     return sorted(_points())
 
 
+def of_layers() -> dict[str, tuple[str, str]]:
+    """Names that only an engine which runs the model's own layers knows: the form that :func:`load` takes, and a
+    sentence on where that is."""
+    return {PREFIX + name: told for name, told in _LAYERS.items()}
+
+
 def load(name: str) -> ProposerEntry:
     """Find a proposer by its registered name or by ``module:attribute``, import it and check it.
 
@@ -75,8 +84,8 @@ def load(name: str) -> ProposerEntry:
     else:
         points = _points()
         if name not in points:
-            if name in _ELSEWHERE:
-                raise UnknownProposerError(f"{PREFIX + name}: {_ELSEWHERE[name]}")
+            if name in _LAYERS:
+                raise UnknownProposerError(f"{PREFIX + name}: {_LAYERS[name][1]}")
             hint = did_you_mean(name, points)
             raise UnknownProposerError(f"unknown proposer {PREFIX + name!r}; {hint}")
         point = _only(points[name])

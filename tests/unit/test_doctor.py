@@ -120,6 +120,9 @@ def test_proposers_lists_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["specplug.null"]["distribution"] == "specplug"
     assert found["specplug.suffix"]["options"]
     assert all(option["help"] for option in found["specplug.suffix"]["options"])
+    assert {"exit_layer", "policy"} <= {o["name"] for o in found["specplug.layerskip"]["options"]}
+    assert "vLLM's V1 model runner" in found["specplug.layerskip"]["where"]
+    assert found["specplug.suffix"]["where"] == ""
 
 
 @pytest.mark.parametrize("arguments", [[], ["unknown"], ["doctor", "--unknown"]])
