@@ -195,7 +195,6 @@ def new_calls(context: Context) -> layout.Calls:
         np.zeros(0, np.int32),
         np.zeros(0, np.int32),
         np.zeros(1, np.int64),
-        np.zeros(256, np.int32),
         np.zeros((0, context.max_draft), np.int32),
     )
 

@@ -16,12 +16,15 @@ class Helpers:
 
     Args:
         threads: the most threads that may work at once, the caller's among them.
+
+    Attributes:
+        running: what :meth:`start` was given last and nobody has waited for; None if there is nothing to wait for.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
-        self._running: Future[Any] | None = None
+        self.running: Future[Any] | None = None
 
     def share(
         self, work: Callable[..., int], handles: Sequence[Any], rows: int, cost: float
@@ -38,12 +41,12 @@ class Helpers:
 
     def start(self, work: Callable[..., None], *arguments: object) -> None:
         """Let a helper do this meanwhile; :meth:`wait` must be called before anything that it touches is used."""
-        self._running = self._executor().submit(work, *arguments)
+        self.running = self._executor().submit(work, *arguments)
 
     def wait(self) -> None:
         """Wait for what was started; its exception, if any, is raised here."""
-        if self._running is not None:
-            running, self._running = self._running, None
+        if self.running is not None:
+            running, self.running = self.running, None
             running.result()
 
     def _executor(self) -> ThreadPoolExecutor:

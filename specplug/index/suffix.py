@@ -8,7 +8,8 @@ each slot (112 kB at 16 draft tokens).
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from specplug.index.arrays import copy_model, grow_slots, new_scratch, new_state
 from specplug.index.helpers import Helpers
 from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
+from specplug.kernels._jit import direct
 from specplug.kernels.drafting import draft_batch
 from specplug.kernels.forms import as_kernel_array
 from specplug.kernels.handle import Packed
@@ -29,6 +31,7 @@ from specplug.types import Context, DraftBuffers, IntArray, Observed, TokenArray
 SHARED_ROWS = 64
 
 _NO_STOPS: TokenArray = np.zeros(0, np.int32)
+_TOKENS = np.dtype(np.int32)
 
 #: Tokens of a prompt that are stored at most, so that no end of a request takes long.
 MOST_PROMPT = 1 << 14
@@ -51,7 +54,7 @@ class SuffixIndex:
         self.cost = float(cost)
         self.namespaces = Namespaces(kept=common)
         self._templates = Templates(layout.N_MODELS)
-        _warm_up()
+        self._run = _warm_up()
         self._packed = Packed(
             new_state(context, store_budget),
             [new_scratch(context) for _ in range(1, context.threads)],
@@ -61,7 +64,6 @@ class SuffixIndex:
             self.state.store.numbers[layout.S_COMMON] = self.namespaces.number_of(common)
         # Drafts came after the last outcome was noted: it is time to learn from it.
         self._drafted = False
-        self._news = self.state.calls.news
         self._chains = self.state.calls.parents
         # The caller's arrays that kernels know by address, see `_bind_observed` and `_bind_drafts`.
         self._observed: tuple[object, object] = (None, None)
@@ -85,27 +87,25 @@ class SuffixIndex:
         self.learn()
         if taken:
             copy_model(self.state.model, model)
-        while missing := start_request(
+        while missing := self._run.start(
             self._packed.handle, slot, int(prompt_length), number, model, history
         ):
             self._grow(missing)
 
     def observe(self, observed: Observed) -> None:
         """Index new tokens, and note how the last drafts fared; O(1) per token."""
-        self._helpers.wait()
+        if self._helpers.running is not None:
+            self._helpers.wait()
         slots, offsets, tokens = observed
         known = self._observed
         if slots is not known[0] or offsets is not known[1]:
             self._bind_observed(slots, offsets, len(tokens))
-        count = len(tokens)
-        if count > len(self._news):
-            self._news = np.zeros(2 * count, np.int32)
-            self._packed.bind("calls", "news", self._news)
-        # Copied in any form, which takes half the time of handing over one array in the right form.
-        self._news[:count] = tokens
-        while missing := observe_batch(self._packed.handle, count, self.cost):
+        # The compiled code looks at the address only.
+        if not (type(tokens) is np.ndarray and tokens.dtype is _TOKENS and tokens.flags.carray):
+            tokens = as_kernel_array(tokens, np.int32)
+        while missing := self._run.observe(self._packed.handle, tokens, self.cost):
             if missing < 0:
-                self._refuse_observed(count)
+                self._refuse_observed(len(tokens))
             self._grow(missing)
         self._drafted = False
 
@@ -122,7 +122,7 @@ class SuffixIndex:
             self._bind_drafts(slots, ceilings, out)
         rows = len(slots)
         if rows < SHARED_ROWS or self.context.threads == 1:
-            failed = draft_batch(self._packed.handle, 0, rows, self.cost)
+            failed = self._run.draft(self._packed.handle, 0, rows, self.cost)
         else:
             failed = self._helpers.share(draft_batch, self._packed.handles, rows, self.cost)
             self._helpers.start(learn_batch, self._packed.handle, self.cost)
@@ -132,8 +132,9 @@ class SuffixIndex:
 
     def learn(self) -> None:
         """Learn from how the last drafts fared. The next call that needs it does so if nobody has."""
-        self._helpers.wait()
-        learn_batch(self._packed.handle, self.cost)
+        if self._helpers.running is not None:
+            self._helpers.wait()
+        self._run.learn(self._packed.handle, self.cost)
 
     def finish(
         self, slot: int, keep: bool, stop_ids: frozenset[int], with_prompt: bool = False
@@ -148,7 +149,7 @@ class SuffixIndex:
         length = int(self.state.slots.numbers[slot, layout.N_LENGTH])
         self.claimed = self.settled + length + 2 * layout.BLOCK
         prompt = MOST_PROMPT if with_prompt else 0
-        finish_request(self._packed.handle, slot, bool(keep), stops, prompt)
+        self._run.finish(self._packed.handle, slot, bool(keep), stops, prompt)
         self.settled = self.claimed = int(self.state.store.numbers[layout.S_END])
 
     def store_text(self, namespace: str, text: TokenArray) -> None:
@@ -160,7 +161,7 @@ class SuffixIndex:
         room = min(layout.LINKED_PER_CALL, self.state.slots.pages.shape[1] * layout.PAGE)
         for begin in range(0, len(text), room):
             piece = text[begin : begin + room]
-            while missing := start_request(self._packed.handle, 0, 0, number, 0, piece):
+            while missing := self._run.start(self._packed.handle, 0, 0, number, 0, piece):
                 self._grow(missing)
             self.finish(0, True, frozenset())
 
@@ -321,8 +322,18 @@ def _check_buffers(out: DraftBuffers, rows: int) -> None:
             )
 
 
+class _Kernels(NamedTuple):
+    """The kernels of a step and of a request's life, as they are called in service."""
+
+    start: Callable[..., int]
+    observe: Callable[..., int]
+    draft: Callable[..., int]
+    learn: Callable[..., None]
+    finish: Callable[..., None]
+
+
 @functools.cache
-def _warm_up() -> None:
+def _warm_up() -> _Kernels:
     """Run every kernel once on a tiny state, so that none is compiled while a request waits."""
     context = Context(vocab_size=8, max_length=64, max_draft=2, max_requests=2)
     packed = Packed(new_state(context, 4096))
@@ -330,5 +341,12 @@ def _warm_up() -> None:
     start_request(packed.handle, 0, 4, 0, 0, tokens)
     draft_batch(packed.handle, 0, 0, 0.1)
     learn_batch(packed.handle, 0.1)
-    observe_batch(packed.handle, 0, 0.1)
+    observe_batch(packed.handle, tokens[:0], 0.1)
     finish_request(packed.handle, 0, True, _NO_STOPS, 0)
+    return _Kernels(
+        direct(start_request),
+        direct(observe_batch),
+        direct(draft_batch),
+        direct(learn_batch),
+        direct(finish_request),
+    )

@@ -153,6 +153,16 @@ def _compile(function: Function, **options: Any) -> Function:
     return typed
 
 
+def direct(function: Function) -> Function:
+    """The compiled code of a kernel that has been called with arguments of one kind only, without its dispatcher.
+
+    Looking at the types of the arguments takes 0.1 us per call, and nothing here looks at them any more: arrays must
+    be contiguous and of the dtype that the kernel was compiled for. An interpreted kernel is returned as it is.
+    """
+    compiled = list(getattr(function, "overloads", {}).values())
+    return compiled[0].entry_point if len(compiled) == 1 else function
+
+
 def kernel(function: Function) -> Function:
     """Compile ``function`` on first use, without the interpreter lock and without fast-math."""
     return _compile(function)

@@ -243,7 +243,6 @@ class Calls(NamedTuple):
         slots, ceilings: int32 ``[B]``, and tokens, survival, lengths: int32 ``[B, K]``, float64 ``[B, K]``,
             int32 ``[B]``, of the call that drafts.
         observed, offsets: int32 ``[B]`` and int64 ``[B + 1]`` of the call that observes.
-        news: int32 ``[N]``, a copy of its tokens.
         parents: int32 ``[B, K]`` where trees are drafted, else no row.
     """
 
@@ -254,7 +253,6 @@ class Calls(NamedTuple):
     lengths: NDArray[np.int32]
     observed: NDArray[np.int32]
     offsets: NDArray[np.int64]
-    news: NDArray[np.int32]
     parents: NDArray[np.int32]
 
 
@@ -325,7 +323,6 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "lengths": (np.int32, 1),
         "observed": (np.int32, 1),
         "offsets": (np.int64, 1),
-        "news": (np.int32, 1),
         "parents": (np.int32, 2),
     },
 }

@@ -207,8 +207,8 @@ def _pages_missing(state: State, count: Index) -> Index:
 
 
 @lean_kernel
-def observe_batch(handle: Handle, count: Index, cost: float) -> Index:
-    """Append and index the ``count`` new tokens in ``state.calls``, slot by slot in the order given.
+def observe_batch(handle: Handle, tokens: IntArray, cost: float) -> Index:
+    """Append and index new ``tokens``, slot by slot in the order given in ``state.calls``.
 
     What the call before has noted is learned from first, unless that was done meanwhile; how the last drafts fared
     is noted.
@@ -216,7 +216,7 @@ def observe_batch(handle: Handle, count: Index, cost: float) -> Index:
     what is wrong, as :func:`_pages_missing` has it; then nothing was done.
     """
     state = unpack(handle)
-    missing = _pages_missing(state, count)
+    missing = _pages_missing(state, len(tokens))
     if missing != 0:
         return missing
     learn_batch(handle, cost)
@@ -224,7 +224,7 @@ def observe_batch(handle: Handle, count: Index, cost: float) -> Index:
     budget = LINKED_PER_CALL
     for row in range(calls.observed.shape[0]):
         slot = calls.observed[row]
-        new = calls.news[calls.offsets[row] : calls.offsets[row + 1]]
+        new = tokens[calls.offsets[row] : calls.offsets[row + 1]]
         note_outcome(state, slot, new)
         append_tokens(state.slots, slot, new)
         budget -= index_some(state.slots, slot, budget)

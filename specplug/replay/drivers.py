@@ -6,7 +6,8 @@ Anything with these methods can be replayed, so a benchmark wraps a foreign libr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +25,11 @@ from specplug.types import (
     Request,
     TokenArray,
     allocate_drafts,
+)
+
+#: ``Observed(*parts)`` in half the time, which an engine in compiled code would not spend.
+_observed: Callable[[tuple[IntArray, NDArray[np.int64], TokenArray]], Observed] = partial(
+    tuple.__new__, Observed
 )
 
 
@@ -113,7 +119,7 @@ class ProposerDriver:
 
     def _observe(self, new: TokenArray) -> None:
         self._offsets[1] = len(new)
-        self.proposer.observe(Observed(self._slots, self._offsets, new))
+        self.proposer.observe(_observed((self._slots, self._offsets, new)))
 
 
 class HeldText:

@@ -147,6 +147,7 @@ index = proposer.index
 for form in forms:
     index.start(np.int32(1), "x", np.int16(5), form(text))
     index.observe(Observed(form([1]), form([0, 3]), form([0, 1, 2])))
+    assert index.tokens(1).tolist() == text + [0, 1, 2]
     index.draft(form([1]), form([4]), allocate_drafts(1, 4))
     index.finish(np.uint8(1), True, frozenset({3}))
 index.start(0, "", 81, frozen)
