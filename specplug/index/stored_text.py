@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.index.pieces import concatenated, give_way
 from specplug.index.store_file import Outputs, no_outputs
 from specplug.index.suffix import SuffixIndex
 from specplug.kernels import layout
 from specplug.types import SEPARATOR
 
-#: Blocks copied at a time while requests are served, a quarter of a megabyte: less than a millisecond, after which
-#: whoever drafts may go on.
-COPIED = 1 << 12
+#: Blocks copied at a time while requests are served, 64 kB: a fraction of a millisecond, after which whoever drafts
+#: may go on.
+COPIED = 1 << 10
 
 
 class Copied(NamedTuple):
@@ -44,7 +44,7 @@ def copy_outputs(index: SuffixIndex, start: int) -> Copied:
             parts.append(outputs)
         at += taken or end - at
         step = COPIED * layout.BLOCK
-        time.sleep(0)  # a thread that waits for the interpreter would have to ask for it, 5 ms long
+        give_way()
     return Copied(_together(parts), end)
 
 
@@ -69,10 +69,11 @@ def _together(parts: list[Outputs]) -> Outputs:
         return no_outputs()
     number = {name: i for i, name in enumerate(dict.fromkeys(n for p in parts for n in p.names))}
     return Outputs(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate(
-            [np.array([number[n] for n in part.names], np.int32)[part.owners] for part in parts]
+        concatenated([part.tokens for part in parts], np.int32),
+        concatenated([part.lengths for part in parts], np.int64),
+        concatenated(
+            [np.array([number[n] for n in part.names], np.int32)[part.owners] for part in parts],
+            np.int32,
         ),
         tuple(number),
     )
