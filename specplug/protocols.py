@@ -51,7 +51,10 @@ class Proposer(Protocol):
         """
 
     def observe(self, observed: Observed) -> None:
-        """Tokens became certain for some slots. Must accept any number of tokens per slot, none included."""
+        """Tokens became certain for some slots. Must accept any number of tokens per slot, none included.
+
+        The caller's arrays are overwritten at its next call.
+        """
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """Write drafts for ``slots`` (int32 ``[B]``, each at most once) into ``out``.

@@ -16,7 +16,6 @@ from itertools import accumulate
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specplug.checksum import Checksum
 from specplug.control.fixed import FixedLength
@@ -24,7 +23,7 @@ from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, Proposer
 from specplug.sources import DraftSources
 from specplug.stats import SessionStats
-from specplug.steering import Offer, Steering, clip_lengths
+from specplug.steering import Offer, Places, Steering, clip_lengths
 from specplug.steering import accepted_tokens as accepted_tokens
 from specplug.types import (
     LENGTH_DTYPE,
@@ -98,6 +97,7 @@ class Session:
         )
         self._columns = np.zeros((3, context.max_requests), LENGTH_DTYPE)
         self._views: dict[int, tuple[DraftBuffers, IntArray, IntArray, IntArray]] = {}
+        self._places = Places()
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._live
@@ -250,27 +250,27 @@ class Session:
         grown = [i for i in sorted(range(len(live)), key=lambda i: live[i].serial) if len(news[i])]
         if not grown:
             return
-        offsets = np.array([0, *accumulate(len(news[i]) for i in grown)], np.int64)
-        one = len(grown) == 1
-        tokens = self._clean(news[grown[0]] if one else np.concatenate([news[i] for i in grown]))
-        self._judge([live[i] for i in grown], offsets, tokens)
+        new = [news[i] for i in grown]
+        ends = [0, *accumulate(map(len, new))]
+        tokens = self._clean(new[0] if len(new) == 1 else np.concatenate(new))
+        self._judge([live[i] for i in grown], ends, tokens)
         for row, i in enumerate(grown):
             live[i].known = len(histories[i])
-            live[i].last_token = int(tokens[offsets[row + 1] - 1])
-        slots = np.fromiter((live[i].slot for i in grown), LENGTH_DTYPE, len(grown))
+            live[i].last_token = int(tokens[ends[row + 1] - 1])
+        slots, offsets = self._places[len(grown)]
+        slots[:], offsets[:] = [live[i].slot for i in grown], ends
         self._guarded("observe", Observed(slots, offsets, tokens))
 
-    def _judge(self, live: list[_Live], offsets: NDArray[np.int64], tokens: TokenArray) -> None:
+    def _judge(self, live: list[_Live], ends: list[int], tokens: TokenArray) -> None:
         """Count accepted drafts: what the emitted tokens share with the draft, the target's own token excluded."""
         judged: list[tuple[int, Offer, TokenArray]] = []
         for row, entry in enumerate(live):
-            new = tokens[offsets[row] : offsets[row + 1]]
+            new = tokens[ends[row] : ends[row + 1]]
             self.stats.emitted += len(new)
             if entry.offer is not None:
                 judged.append((entry.slot, entry.offer, new))
                 entry.offer = None
-        if judged:
-            self.stats.accepted += self._steering.judge(judged)
+        self.stats.accepted += self._steering.judge(judged)
 
     def _limit(self, entry: _Live) -> int:
         """Draft tokens that could still be of use: the model's length, the output limit and the request's own wish.

@@ -6,6 +6,7 @@ import logging
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
@@ -39,6 +40,17 @@ class Offer(NamedTuple):
     tokens: TokenArray
     parents: IntArray | None
     verified: int
+
+
+class Places(dict[int, tuple[IntArray, NDArray[np.int64]]]):
+    """By number of rows, arrays for their slots and for where their tokens begin and end.
+
+    The same objects for as many rows at each step: a proposer may know by that where they lie.
+    """
+
+    def __missing__(self, rows: int) -> tuple[IntArray, NDArray[np.int64]]:
+        self[rows] = made = (np.zeros(rows, LENGTH_DTYPE), np.zeros(rows + 1, np.int64))
+        return made
 
 
 def accepted_tokens(draft: TokenArray, parents: IntArray | None, emitted: TokenArray) -> int:
