@@ -9,10 +9,44 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from specplug._version import __version__
+
+#: Subcommands in modules of their own, each with ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(chosen)``.
+_COMMANDS = {
+    "replay": (
+        "specplug.replay.command",
+        "what speculation would have brought on recorded requests",
+    ),
+    "tune": (
+        "specplug.tune.command",
+        "whether speculation will pay on recorded requests, and the flags for it",
+    ),
+    "calibrate": (
+        "specplug.calibrate.command",
+        "how long a step of your server takes, by the number of tokens in it",
+    ),
+    "warm": ("specplug.replay.warm", "make a store file from a log of past responses"),
+    "simulate": (
+        "specplug.simulate.command",
+        "what the controller would do on other hardware and under other load",
+    ),
+    "check-engine": (
+        "specplug.testing.check_engine",
+        "whether a server with speculation says what it says without",
+    ),
+    "datastore": (
+        "specplug.datastore.command",
+        "build and inspect what specplug.rest and specplug.hybrid draft from",
+    ),
+    "fit-exit": (
+        "specplug.adapters.transformers_hf.command",
+        "fit exit heads, by which the first layers of a model draft for it",
+    ),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,111 +96,12 @@ def build_parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("proposers", help="the registered proposers and their options")
     listing.add_argument("--json", action="store_true", help="machine-readable")
     listing.set_defaults(run=_proposers)
-    _add_replay(commands)
-    _add_tune(commands)
-    _add_calibrate(commands)
-    _add_warm(commands)
-    _add_simulate(commands)
-    _add_check_engine(commands)
-    _add_datastore(commands)
-    _add_fit_exit(commands)
+    for name, (where, purpose) in _COMMANDS.items():
+        module: Any = import_module(where)
+        command = commands.add_parser(name, help=purpose, description=module.DESCRIPTION)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     return parser
-
-
-def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.replay import command
-
-    replay = commands.add_parser(
-        "replay",
-        help="what speculation would have brought on recorded requests",
-        description=command.DESCRIPTION,
-    )
-    command.add_arguments(replay)
-    replay.set_defaults(run=command.run)
-
-
-def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.tune import command
-
-    tune = commands.add_parser(
-        "tune",
-        help="whether speculation will pay on recorded requests, and the flags for it",
-        description=command.DESCRIPTION,
-    )
-    command.add_arguments(tune)
-    tune.set_defaults(run=command.run)
-
-
-def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.calibrate import command
-
-    calibrate = commands.add_parser(
-        "calibrate",
-        help="how long a step of your server takes, by the number of tokens in it",
-        description=command.DESCRIPTION,
-    )
-    command.add_arguments(calibrate)
-    calibrate.set_defaults(run=command.run)
-
-
-def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.replay import warm
-
-    parser = commands.add_parser(
-        "warm",
-        help="make a store file from a log of past responses",
-        description=warm.DESCRIPTION,
-    )
-    warm.add_arguments(parser)
-    parser.set_defaults(run=warm.run)
-
-
-def _add_datastore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.datastore import command
-
-    parser = commands.add_parser(
-        "datastore",
-        help="build and inspect what specplug.rest and specplug.hybrid draft from",
-        description=command.DESCRIPTION,
-    )
-    command.add_arguments(parser)
-    parser.set_defaults(run=command.run)
-
-
-def _add_fit_exit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.adapters.transformers_hf import command
-
-    parser = commands.add_parser(
-        "fit-exit",
-        help="fit exit heads, by which the first layers of a model draft for it",
-        description=command.DESCRIPTION,
-    )
-    command.add_arguments(parser)
-    parser.set_defaults(run=command.run)
-
-
-def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.simulate import command
-
-    parser = commands.add_parser(
-        "simulate",
-        help="what the controller would do on other hardware and under other load",
-        description=command.DESCRIPTION,
-    )
-    command.add_arguments(parser)
-    parser.set_defaults(run=command.run)
-
-
-def _add_check_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from specplug.testing import check_engine
-
-    parser = commands.add_parser(
-        "check-engine",
-        help="whether a server with speculation says what it says without",
-        description=check_engine.DESCRIPTION,
-    )
-    check_engine.add_arguments(parser)
-    parser.set_defaults(run=check_engine.run)
 
 
 def _doctor(chosen: argparse.Namespace) -> int:
