@@ -4,12 +4,13 @@ The package of that name on PyPI is not the suffix array of REST (He et al. 2023
 which token followed how often after each two (tri-grams), and a tree search over it that draws at random. So it
 builds from counts, its file holds no text, and only the last two tokens of a query matter.
 
-Reads one pickle (path of the index, vocabulary size, documents, queries) from standard input, writes one to standard
-output.
+Reads pickles from standard input (path of the index, vocabulary size, documents; then lists of queries) and answers
+each with one on standard output.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import statistics
@@ -36,11 +37,8 @@ def build(path: str, vocab_size: int, documents: list[list[int]]) -> float:
     return time.perf_counter() - begin
 
 
-def search(path: str, queries: list[list[int]]) -> dict[str, Any]:
+def search(reader: Any, queries: list[list[int]]) -> dict[str, Any]:
     """Times, and the paths of the tree per query, the best first."""
-    import draftretriever
-
-    reader = draftretriever.Reader(index_file_path=path)
     times, paths = [], []
     for query in queries:
         begin = time.perf_counter_ns()
@@ -50,31 +48,63 @@ def search(path: str, queries: list[list[int]]) -> dict[str, Any]:
     return {"ns": times, "paths": paths}
 
 
+class Peer:
+    """One index, in a process that can be asked again and again. Use as a context manager."""
+
+    def __init__(self, path: str, vocab: int, documents: list[Any]) -> None:
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        #: Seconds to build and bytes on disk; None if the process ended.
+        self.built = self._ask((path, vocab, [d.tolist() for d in documents]))
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with contextlib.suppress(OSError):
+            self._process.communicate()
+
+    def search(self, queries: list[list[int]]) -> dict[str, Any] | None:
+        """What it finds and how long it takes; None if its process ended without an answer."""
+        return None if self.built is None else self._ask(queries)
+
+    def _ask(self, question: Any) -> dict[str, Any] | None:
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert back is not None
+        try:
+            pickle.dump(question, to)
+            to.flush()
+            answer: dict[str, Any] = pickle.load(back)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            print(f"  draftretriever ended with {self._process.wait()}")
+            return None
+        return answer
+
+
 def ask_peer(
     path: str, vocab: int, documents: list[Any], queries: list[list[int]]
 ) -> dict[str, Any] | None:
     """What it does; None if its process ended without an answer."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__))],
-        input=pickle.dumps((path, vocab, [d.tolist() for d in documents], queries)),
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        print(f"  draftretriever ended with {done.returncode}: {done.stderr.decode()[-200:]!r}")
-        return None
-    answer: dict[str, Any] = pickle.loads(done.stdout)
-    return answer
+    with Peer(path, vocab, documents) as peer:
+        found = peer.search(queries)
+        return None if peer.built is None or found is None else {**peer.built, **found}
 
 
 def main() -> None:
-    """Answer one request."""
-    path, vocab_size, documents, queries = pickle.load(sys.stdin.buffer)
+    """Answer until nobody asks."""
+    import draftretriever
+
+    path, vocab_size, documents = pickle.load(sys.stdin.buffer)
     seconds = [build(path, vocab_size, documents) for _ in range(REPEATS)]
-    answer: dict[str, Any] = {"build_s": statistics.median(seconds)}
-    answer["bytes"] = os.path.getsize(path)
-    answer.update(search(path, queries))
-    pickle.dump(answer, sys.stdout.buffer)
+    answer: dict[str, Any] = {"build_s": statistics.median(seconds), "bytes": os.path.getsize(path)}
+    reader = draftretriever.Reader(index_file_path=path)
+    with contextlib.suppress(EOFError):
+        while True:
+            pickle.dump(answer, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            answer = search(reader, pickle.load(sys.stdin.buffer))
 
 
 if __name__ == "__main__":

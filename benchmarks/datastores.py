@@ -24,7 +24,8 @@ import numpy as np
 from _comparison import Requests, load
 from _datastore_build import build, builds, warm_up
 from _datastore_growth import grow
-from _datastore_peer import ask_peer
+from _datastore_peer import Peer, ask_peer
+from _datastore_search import asking, batching, searching, times_of
 
 from specplug.index.datastore import Datastore
 from specplug.index.rest import RestIndex
@@ -41,16 +42,16 @@ PACKAGES = ("specplug", "numpy", "numba", "draftretriever")
 STRIDE, DEPTH, NODES = 5, 10, 64
 #: Tokens of context that are looked for, at most.
 SPAN = 16
-#: Requests of a step that are looked up by one call, as a server does.
-BATCH = 32
+#: Fewer queries than this have no 99th percentile but a slowest one: searches are timed at every token then.
+FEW = 100
 
 
-def places(requests: Requests, limit: int) -> list[tuple[int, int]]:
+def places(requests: Requests, limit: int, stride: int = STRIDE) -> list[tuple[int, int]]:
     """Query places: request, position in its response."""
     found = [
         (number, position)
         for number, (_, response) in enumerate(requests)
-        for position in range(STRIDE, len(response) - DEPTH, STRIDE)
+        for position in range(STRIDE, len(response) - DEPTH, stride)
     ]
     return found[:limit]
 
@@ -89,27 +90,6 @@ def ours(
     return {"ns": times, "accepted": accepted}
 
 
-def batched(
-    folder: str, vocab: int, requests: Requests, chosen: list[tuple[int, int]]
-) -> list[float]:
-    """Nanoseconds per query where one call looks up and drafts for :data:`BATCH` requests: search, merging, a chain."""
-    context = Context(vocab, 1 << 20, DEPTH, BATCH)
-    index = RestIndex(context, folder, cost=0.0)
-    slots, ceilings = np.arange(BATCH, dtype=np.int32), np.full(BATCH, DEPTH, np.int32)
-    out = allocate_drafts(BATCH, DEPTH)
-    times = []
-    for start in range(0, len(chosen), BATCH):
-        group = chosen[start : start + BATCH]
-        for slot, (number, position) in enumerate(group):
-            prompt, response = requests[number]
-            history = np.concatenate([prompt[-SPAN:], response[:position]])[-SPAN:]
-            index.start(slot, Request(str(slot), len(history)), history)
-        begin = time.perf_counter_ns()
-        index.propose(slots[: len(group)], ceilings[: len(group)], out)
-        times += [(time.perf_counter_ns() - begin) / len(group)] * len(group)
-    return times
-
-
 def prefix(path: list[int], truth: TokenArray) -> int:
     """Tokens of a path that come true."""
     pairs = list(zip(path, truth.tolist(), strict=False))
@@ -130,22 +110,26 @@ def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         built = build(folder, vocab, documents, 1)
         chosen, queries = known(Datastore(folder), tests, chosen)
-        searches_ns = searches(folder, queries)
-        theirs = ask_peer(f"{folder}/peer.idx", vocab, documents, queries)
+        timed = queries
+        if len(timed) < FEW:
+            timed = known(Datastore(folder), tests, places(tests, 50 * limit, 1))[1][:limit]
+        with Peer(f"{folder}/peer.idx", vocab, documents) as peer:
+            theirs = peer.search(queries)
+            rounds = {"search": searching(folder, timed), "peer": asking(peer, timed)}
+            times = times_of({**rounds, "batch": batching(folder, vocab, timed, DEPTH)}, len(timed))
         sizes = [NODES] * len(chosen)
         if theirs is not None:
             sizes = [nodes_of(paths) for paths in theirs["paths"]]
         chain = ours(folder, vocab, tests, chosen, False, [DEPTH] * len(chosen))
         tree = ours(folder, vocab, tests, chosen, True, sizes)
-        batch_ns = batched(folder, vocab, tests, chosen)
     row: dict[str, Any] = {
         **{"workload": name, "corpus_tokens": built["tokens"], "queries": len(chosen)},
         **{"bytes_per_token": built["bytes_per_token"], **builds(vocab, documents)},
-        **{"search_us": quantiles(searches_ns), "batch_us": quantiles(batch_ns)},
+        **{"timed_queries": len(timed), "search": times["search"], "batch": times["batch"]},
         **{"chain_us": quantiles(chain["ns"]), "tree_us": quantiles(tree["ns"])},
         **{"chain": float(np.mean(chain["accepted"])), "tree": float(np.mean(tree["accepted"]))},
     }
-    if theirs is not None:
+    if theirs is not None and peer.built is not None:
         truths = [tests[n][1][p : p + DEPTH] for n, p in chosen]
         best = [
             prefix(paths[0], t) if paths else 0
@@ -156,8 +140,8 @@ def compare(name: str, requests: Requests, vocab: int, limit: int) -> dict[str, 
             for paths, t in zip(theirs["paths"], truths, strict=True)
         ]
         row["peer"] = {
-            **{"build_s": theirs["build_s"], "bytes_per_token": theirs["bytes"] / built["tokens"]},
-            **{"search_us": quantiles(theirs["ns"])},
+            "build_s": peer.built["build_s"],
+            **{"bytes_per_token": peer.built["bytes"] / built["tokens"], "search": times["peer"]},
             **{
                 "chain": float(np.mean(best)),
                 "tree": float(np.mean(any_path)),
@@ -182,25 +166,14 @@ def known(
     return kept, queries
 
 
-def searches(folder: str, queries: list[list[int]]) -> list[int]:
-    """Nanoseconds of our search alone."""
-    store = Datastore(folder)
-    times = []
-    for query in queries:
-        context = np.array(query, np.int32)
-        begin = time.perf_counter_ns()
-        store.search(context)
-        times.append(time.perf_counter_ns() - begin)
-    return times
-
-
 def quantiles(nanoseconds: list[int] | list[float]) -> list[float]:
     """Median and 99th percentile in microseconds."""
     return [float(value) for value in np.percentile(nanoseconds, [50, 99]) / 1e3]
 
 
 HEADER = (
-    "| workload | tokens | queries | search us p50, p99 | per query of a batch | theirs "
+    "| workload | tokens | queries (timed) | search us p50, p99 (of single calls) | per query of a batch | theirs "
+    "| times as fast p50, p99 | batch "
     "| chain accepted | theirs | tree accepted | theirs | nodes "
     "| build ms (of it disk), all processors | theirs | bytes per token | theirs |"
 )
@@ -210,15 +183,20 @@ def line(row: dict[str, Any]) -> str:
     """One row of the table."""
     peer = row.get("peer")
     if peer is None:
-        peer = {"search_us": [np.nan] * 2, "chain": np.nan, "tree": np.nan, "nodes": np.nan}
+        none: dict[str, Any] = {"us": [np.nan] * 2, "single_p99_us": np.nan}
+        peer = {"search": none, "chain": np.nan, "tree": np.nan, "nodes": np.nan}
         peer |= {"build_s": np.nan, "bytes_per_token": np.nan}
 
-    def pair(times: list[float]) -> str:
-        return f"{times[0]:.1f}, {times[1]:.0f}"
+    def shown(times: dict[str, Any]) -> str:
+        return "{:.3g}, {:.3g} ({:.3g})".format(*times["us"], times["single_p99_us"])
+
+    def faster(times: dict[str, Any]) -> str:
+        return "{:.0f}, {:.0f}".format(*np.divide(peer["search"]["us"], times["us"]))
 
     cells = [
-        *(row["workload"], row["corpus_tokens"], row["queries"]),
-        *(pair(row["search_us"]), pair(row["batch_us"]), pair(peer["search_us"])),
+        *(row["workload"], row["corpus_tokens"], f"{row['queries']} ({row['timed_queries']})"),
+        *(shown(row["search"]), shown(row["batch"]), shown(peer["search"])),
+        *(faster(row["search"]), faster(row["batch"])),
         *(f"{row['chain']:.2f}", f"{peer['chain']:.2f}"),
         *(f"{row['tree']:.2f}", f"{peer['tree']:.2f}", f"{peer['nodes']:.0f}"),
         f"{row['build_s'] * 1e3:.1f} ({row['sync_s'] * 1e3:.1f}), {row['build_all_processors_s'] * 1e3:.1f}",

@@ -313,15 +313,15 @@ def find_occurrences(
 
 
 @lean_kernel
-def find_for(handle: Any, context: IntArray, most: Index, found: LongArray) -> Any:
+def find_for(handle: Any, context: IntArray, most: Index) -> Any:
     """:func:`find_occurrences` of the end of one ``context``, for callers that are not compiled.
 
     Args:
-        handle: of a :class:`specplug.kernels.desk.Desk`.
+        handle: of a :class:`specplug.kernels.desk.Desk`, whose ``found`` is filled.
         context: int32 ``[n]``, of any length.
-        most, found: see :func:`find_occurrences`; ``most`` is cut to the rows of ``found``.
+        most: see :func:`find_occurrences`; cut to the rows of ``found``.
     """
-    words, meta, desk, question = unpack_desk(handle)
+    words, meta, desk, question, found = unpack_desk(handle)
     width = desk.shape[1]
     size = min(context.shape[0], width)
     for i in range(1, size + 1):

@@ -77,9 +77,9 @@ def find_occurrences(
     return len(chosen)
 
 
-def find_for(handle: Any, context: Any, most: int, found: Any) -> int:
-    """:func:`find_occurrences` of the end of one context; ``handle``: words, meta, room for context and question."""
-    words, meta, desk, question = handle
+def find_for(handle: Any, context: Any, most: int) -> int:
+    """:func:`find_occurrences` of the end of one context; ``handle``: the arrays of a desk."""
+    words, meta, desk, question, found = handle
     width = len(desk[0])
     ending = context[-width:]
     desk[0][width - len(ending) :] = ending

@@ -199,3 +199,16 @@ def test_the_pages_of_a_small_file_are_at_hand(
 
 def test_widths() -> None:
     assert [bits_for(n) for n in (0, 1, 2, 65_535, 65_536)] == [1, 1, 2, 16, 17]
+
+
+def test_what_a_search_found_is_kept_as_a_copy_only(file: Path) -> None:
+    store = Datastore(file)
+    first = store.search(np.array(WORDS[:3], np.int32))
+    kept, size = first.copy(), len(first.positions)
+    assert kept.positions.flags.writeable
+    assert not first.positions.flags.writeable  # it is the room of the store
+    again = store.search(np.array(WORDS[5:8], np.int32))
+    assert np.shares_memory(first.positions, again.positions)
+    assert again.positions.tolist() != kept.positions.tolist()
+    assert store.search(np.array(WORDS[:3], np.int32)).positions.tolist() == kept.positions.tolist()
+    assert (len(kept.lengths), kept.lengths[0]) == (size, 3)
