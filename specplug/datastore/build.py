@@ -147,12 +147,11 @@ def _fill(
             counts.duplicate += repeated
             if not repeated:
                 fresh.append(document.content)
-        for tokens in _tokens(fresh, tokenizer):
-            if len(tokens) < options.min_tokens:
-                counts.short += 1
-            else:
-                writer.add(tokens)
-                counts.taken += 1
+        tokens = _tokens(fresh, tokenizer)
+        taken = [document for document in tokens if len(document) >= options.min_tokens]
+        writer.extend(taken)
+        counts.taken += len(taken)
+        counts.short += len(tokens) - len(taken)
         progress("reading", inputs.bytes_read, total)
         if writer.tokens - known >= CHECKPOINT and batch[-1].place > done:
             writer.checkpoint({"place": batch[-1].place, "counts": asdict(counts)})

@@ -53,10 +53,13 @@ def sorted_entries(
     total = int(counts.sum())
     tokens = int(shelf.meta[places.TOKENS])
     threads = max(1, min(threads, total // WORTH))
-    # Threads start when they are first given work. For a small corpus, starting one takes longer than all else.
+    at_once = total * WHOLE_BYTES <= memory and tokens < 1 << 31
+    if at_once and threads == 1:
+        yield _sorted_at_once(shelf, counts, map, 1)
+        return
     with ThreadPoolExecutor(threads) as pool:
-        if total * WHOLE_BYTES <= memory and tokens < 1 << 31:
-            yield _sorted_at_once(shelf, counts, map if threads == 1 else pool.map, threads)
+        if at_once:
+            yield _sorted_at_once(shelf, counts, pool.map, threads)
             return
         waiting: deque[Future[Entries]] = deque()
         for low, high in ranges(counts, max(1, memory // SORT_BYTES // threads)):

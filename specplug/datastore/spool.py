@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.index.datastore_format import packed_bytes
-from specplug.kernels.packed import first_outside, pack, pack_document
+from specplug.kernels.packed import first_outside, pack, pack_document, pack_documents
 
 #: Numbers that are written at once; a multiple of 64, so that they fill whole words at any width.
 BLOCK = 1 << 16
@@ -50,6 +50,11 @@ class PackedSpool:
         return self._written + self._pending
 
     @property
+    def room(self) -> int:
+        """Numbers that can be appended before something is written."""
+        return BLOCK - 1 - self._pending
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 of the section as it was closed last."""
         return self._closed.digest()
@@ -78,6 +83,26 @@ class PackedSpool:
         if wrong < 0:
             self.append(np.append(document, np.int64(separator)))
         return wrong
+
+    def append_documents(
+        self, documents: NDArray[np.int32], lengths: NDArray[np.int64], separator: int
+    ) -> int:
+        """Append documents that stand in one int32 ``[n]``, which fit in :attr:`room`, a separator behind each.
+
+        Args:
+            lengths: int64, of each.
+
+        Returns:
+            As :meth:`append_document` does.
+        """
+        offset = self._pending * self._bits
+        wrong = int(pack_documents(documents, lengths, separator, self._bits, offset, self._words))
+        self._pending += len(documents) + len(lengths) if wrong < 0 else 0
+        return wrong
+
+    def move(self, file: IO[bytes]) -> None:
+        """Go on in another file, which holds what was written so far."""
+        self._file = file
 
     def flush(self) -> None:
         """Write all but the last few numbers, which do not fill a word yet."""

@@ -1,30 +1,23 @@
 """Writes the file of a datastore: appended documents, entries sorted in bounded memory, published at once.
 
-Everything happens in the hidden folder ``.building`` beside the file that it will replace. What is there can be
-continued after an interruption; readers never see it. Publishing is one rename, so that a server that has the old
-version open keeps it, and one that opens the path gets the old or the new version, never a part of one.
+A small one is put together in memory: folders, locks and maps take longer than sorting it. See :mod:`.workshop`.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import json
-import mmap
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specplug.datastore.sorting import processors, sorted_entries
 from specplug.datastore.spool import PackedSpool
+from specplug.datastore.workshop import WORKSHOP, Workshop, remove
 from specplug.errors import DatastoreError
-from specplug.index.datastore import FILE, file_of
 from specplug.index.datastore_format import (
     HEADER_BYTES,
     SECTIONS,
@@ -38,8 +31,10 @@ from specplug.kernels import datastore_layout as places
 from specplug.kernels.contexts import count_entries
 from specplug.types import TokenArray
 
-WORKSHOP = ".building"
-JOURNAL = "journal.json"
+__all__ = ["WORKSHOP", "Progress", "Writer", "remove", "silent"]
+
+#: Bytes of tokens up to which the file is put together in memory, at most; and the share of the memory given.
+IN_MEMORY, SHARE = 1 << 23, 16
 #: The most positions, and thus tokens, of one file: positions are packed with at most 48 bits.
 MOST_TOKENS = 1 << 48
 Progress = Callable[[str, int, int], None]
@@ -87,6 +82,8 @@ class Writer:
         identity: what must be equal for an interrupted build to be continued (inputs, options); JSON.
         memory: bytes that sorting may use, at least; more if one token alone stands before so many positions.
         threads: that sort; as many as there are processors if None. The file is the same.
+        durable: wait until the published file would outlive a power failure. Else it may be lost or damaged by one (and
+            what it replaced with it); a crash of the process alone does no harm.
 
     Attributes:
         cursor: what was last given to :meth:`checkpoint`, or an empty mapping: a build begins anew.
@@ -102,6 +99,7 @@ class Writer:
         identity: Mapping[str, Any] | None = None,
         memory: int = 1 << 29,
         threads: int | None = None,
+        durable: bool = True,
     ) -> None:
         if not 1 <= vocab_size < 2**31 - 1:
             raise DatastoreError(
@@ -110,20 +108,18 @@ class Writer:
         self.folder = Path(folder).expanduser()
         self.vocab_size, self.vocabulary, self.memory = vocab_size, vocabulary, memory
         self.threads = processors() if threads is None else threads
+        self.durable = durable
         self._identity = {"vocab_size": vocab_size, **(identity or {})}
         self._bits = bits_for(vocab_size)
         self.documents = 0
         self._torn = False
         self.cursor: dict[str, Any] = {}
+        self._room = min(IN_MEMORY, memory // SHARE) * 8 // self._bits  # in tokens
         with explained(self.folder):
-            self._workshop = self.folder / WORKSHOP
-            self._workshop.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self._workshop / "lock", "w")  # noqa: SIM115 (held until close)
-            self._take_lock()
-            journal = self._journal()
-            self._file: IO[bytes] = open(self._workshop / FILE, "r+b" if journal else "w+b")  # noqa: SIM115
+            self._workshop = Workshop(self.folder)
+            journal = self._workshop.resume(self._identity, self._bits)
             count, rest = journal.get("tokens", (0, ()))
-            self._spool = PackedSpool(self._file, HEADER_BYTES, self._bits, count, rest)
+            self._spool = PackedSpool(self._workshop.file, HEADER_BYTES, self._bits, count, rest)
         self.documents = journal.get("documents", 0)
         self.cursor = journal.get("cursor", {})
 
@@ -131,8 +127,7 @@ class Writer:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._file.close()
-        self._lock.close()
+        self._workshop.close()
 
     @property
     def tokens(self) -> int:
@@ -145,9 +140,7 @@ class Writer:
         Raises:
             DatastoreError: an id lies outside of the vocabulary, the corpus is too long, or the disk is full.
         """
-        self._refuse_torn()
-        if self.tokens + len(document) + 1 > MOST_TOKENS:
-            raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
+        self._refuse(len(document) + 1)
         packable = document
         if document.dtype != np.int32:
             packable = _in_32_bits(document)
@@ -155,6 +148,8 @@ class Writer:
             packable = packable.copy()
         try:  # as ``explained`` does, which costs more than the rest of a short document
             wrong = self._spool.append_document(packable, self.vocab_size)
+            if self._spool.count > self._room:
+                self._to_disk()
         except OSError as error:
             self._torn = True  # a part of this document may be in the file, without its end
             raise _explanation(self.folder, error) from error
@@ -165,14 +160,47 @@ class Writer:
             )
         self.documents += 1
 
+    def extend(self, documents: Sequence[TokenArray]) -> None:
+        """Append several documents, many at once: short ones take a third of the time. See :meth:`add`.
+
+        Raises:
+            DatastoreError: as :meth:`add`; where an id is wrong, of those that stand before its document some may be
+                appended.
+        """
+        start = 0
+        lengths = [len(document) for document in documents]
+        while start < len(documents):
+            end, size = start, self._spool.room
+            while end < len(documents) and lengths[end] < size:
+                size -= lengths[end] + 1
+                end += 1
+            if end - start > 1 and self._append_many(documents[start:end], lengths[start:end]):
+                start = end
+            else:  # long, of another kind, or wrong: one by one
+                for document in documents[start : max(end, start + 1)]:
+                    self.add(document)
+                start = max(end, start + 1)
+
+    def _append_many(self, documents: Sequence[TokenArray], lengths: list[int]) -> bool:
+        """Append documents that fit in the block at hand; does nothing and returns False if one needs a closer look."""
+        flat = np.concatenate(documents)
+        if flat.dtype != np.int32 or flat.ndim != 1:
+            return False
+        self._refuse(len(flat) + len(documents))
+        # No file is written here: the block has room.
+        if self._spool.append_documents(flat, np.array(lengths, np.int64), self.vocab_size) >= 0:
+            return False
+        self.documents += len(documents)
+        return True
+
     def checkpoint(self, cursor: Mapping[str, Any]) -> None:
         """Remember how far the input has been read: an interrupted build goes on from here."""
-        self._refuse_torn()
+        self._refuse()
         with explained(self.folder):
             tokens = self._spool.state()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._write_journal({"tokens": tokens, "documents": self.documents, "cursor": cursor})
+            self._to_disk()
+            noted = {"tokens": tokens, "documents": self.documents, "cursor": cursor}
+            self._workshop.remember({"identity": self._identity, **noted})
         self.cursor = dict(cursor)
 
     def publish(self, metadata: Mapping[str, Any], progress: Progress = silent) -> Header:
@@ -181,52 +209,30 @@ class Writer:
         Raises:
             DatastoreError: there is nothing to look up, or the disk is full; what was published before stays.
         """
-        self._refuse_torn()
+        self._refuse()
         with explained(self.folder):
             tokens = self._spool.close()
-            self._file.flush()
             sizes, digests = self._write_entries(tokens, progress)
             header = self._sealed((tokens, *sizes), digests, metadata)
-            self._file.seek(0)
-            self._file.write(encode(header))
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._workshop / FILE, self.folder / FILE)
-            _sync_folder(self.folder)
-            shutil.rmtree(self._workshop)
+            self._workshop.file.seek(0)
+            self._workshop.file.write(encode(header))
+            self._workshop.publish(header.file_size, self.durable)
         return header
 
-    def _refuse_torn(self) -> None:
+    def _to_disk(self) -> None:
+        """Go on in a file, what is in memory first."""
+        self._room = MOST_TOKENS
+        self._spool.move(self._workshop.to_disk())
+
+    def _refuse(self, more: int = 0) -> None:
+        """Nothing may follow half a document, nor so many tokens more than a file holds."""
+        if self.tokens + more > MOST_TOKENS:
+            raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
         if self._torn:
             raise DatastoreError(
                 f"a document could not be written to {self.folder}, so this build cannot go on; open a new Writer, "
                 "which goes on where the last checkpoint was"
             )
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DatastoreError(
-                f"{self.folder} is being built by another process; wait for it or choose another folder"
-            ) from None
-
-    def _journal(self) -> dict[str, Any]:
-        """What an interrupted build of the same inputs left; empty if there is nothing to go on with."""
-        try:
-            found: dict[str, Any] = json.loads((self._workshop / JOURNAL).read_text("utf-8"))
-            size = (self._workshop / FILE).stat().st_size
-        except (OSError, ValueError):
-            return {}
-        whole = HEADER_BYTES + found["tokens"][0] * self._bits // 8
-        fits = found["identity"] == self._identity and size >= min(whole, HEADER_BYTES)
-        return found if fits and (size >= whole or found["tokens"][0] == 0) else {}
-
-    def _write_journal(self, content: Mapping[str, Any]) -> None:
-        path = self._workshop / JOURNAL
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps({"identity": self._identity, **content}), "utf-8")
-        os.replace(fresh, path)
 
     def _write_entries(
         self, tokens: int, progress: Progress
@@ -236,7 +242,7 @@ class Writer:
         Returns:
             How many entries there are and how many last tokens are listed; the checksums of both sections.
         """
-        shelf = self._tokens_mapped(tokens)
+        shelf = self._tokens_at_hand(tokens)
         counts = np.zeros(self.vocab_size, np.int64)
         count_entries(shelf, counts)
         total = int(counts.sum())
@@ -246,7 +252,7 @@ class Writer:
                 "check the inputs and filters"
             )
         section = layout(self.vocab_size, tokens, total)["entries"]
-        spool = PackedSpool(self._file, section.offset, section.bits)
+        spool = PackedSpool(self._workshop.file, section.offset, section.bits)
         for part in sorted_entries(shelf, counts, self.memory, self.threads):
             progress("sorting", spool.count, total)
             spool.append(part)
@@ -268,19 +274,18 @@ class Writer:
             starts[:-1] |= present << bits_for(total)
             starts[-1] |= self.vocab_size << bits_for(total)
         section = layout(self.vocab_size, tokens, total, listed=listed)["buckets"]
-        spool = PackedSpool(self._file, section.offset, section.bits)
+        spool = PackedSpool(self._workshop.file, section.offset, section.bits)
         spool.append(starts)
         spool.close()
         return listed, spool.digest
 
-    def _tokens_mapped(self, tokens: int) -> places.Shelf:
-        """The section of tokens as kernels read it. The map goes with the last reference to the array."""
-        words = np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), "<u8")
+    def _tokens_at_hand(self, tokens: int) -> places.Shelf:
+        """The section of tokens as kernels read it."""
         meta = np.zeros(places.META_FIELDS, np.int64)
         meta[places.TOKENS], meta[places.VOCAB] = tokens, self.vocab_size
         meta[places.DEPTH] = places.MAX_DEPTH
         meta[places.TOKEN_BITS], meta[places.TOKEN_WORD] = self._bits, HEADER_BYTES // 8
-        return places.Shelf(words, meta)
+        return places.Shelf(self._workshop.words(), meta)
 
     def _sealed(
         self, sizes: tuple[int, int, int], digests: tuple[bytes, bytes], metadata: Mapping[str, Any]
@@ -293,16 +298,3 @@ class Writer:
             layout(self.vocab_size, tokens, entries, named, listed=listed),
             *(self.vocabulary, metadata, listed),
         )
-
-
-def remove(folder: str | Path) -> None:
-    """Remove what an interrupted build left beside a datastore."""
-    shutil.rmtree(file_of(folder).parent / WORKSHOP, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.datastore_layout import Index, IntArray, LongArray, WordArray
 
 
@@ -93,10 +93,43 @@ def pack_document(
     if wrong >= 0:
         return wrong
     _pack(document, bits, offset, words)
-    end = offset + document.shape[0] * bits
-    word, shift = end >> 6, end & 63
+    _end(limit, bits, offset + document.shape[0] * bits, words)
+    return -1
+
+
+@inlined_kernel
+def _end(limit: Index, bits: Index, offset: Index, words: WordArray) -> None:
+    """The separator behind a document."""
+    word, shift = offset >> 6, offset & 63
     value = np.uint64(limit)
     words[word] = (words[word] if shift else np.uint64(0)) | (value << np.uint64(shift))
     if shift + bits > 64:
         words[word + 1] = value >> np.uint64(64 - shift)
+
+
+@lean_kernel
+def pack_documents(
+    documents: IntArray,
+    lengths: LongArray,
+    limit: Index,
+    bits: Index,
+    offset: Index,
+    words: WordArray,
+) -> Any:
+    """:func:`pack_document` for several, one behind the other in ``documents``, so long each; all of them or nothing.
+
+    Returns:
+        As :func:`first_outside` does.
+    """
+    wrong = first_outside(documents, limit)
+    if wrong >= 0:
+        return wrong
+    start = 0
+    for i in range(lengths.shape[0]):
+        end = start + lengths[i]
+        _pack(documents[start:end], bits, offset, words)
+        offset += lengths[i] * bits
+        _end(limit, bits, offset, words)
+        offset += bits
+        start = end
     return -1

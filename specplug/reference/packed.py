@@ -45,3 +45,15 @@ def pack_document(document: Any, limit: int, bits: int, offset: int, words: Any)
     if wrong < 0:
         pack([*document, limit], bits, offset, words)
     return wrong
+
+
+def pack_documents(
+    documents: Any, lengths: Any, limit: int, bits: int, offset: int, words: Any
+) -> int:
+    """:func:`pack_document` for several, one behind the other, so long each; all of them or nothing."""
+    wrong = first_outside(documents, limit)
+    start = 0
+    for length in lengths.tolist() if wrong < 0 else []:
+        pack_document(documents[start : start + length], limit, bits, offset, words)
+        start, offset = start + length, offset + (length + 1) * bits
+    return wrong

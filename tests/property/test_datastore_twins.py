@@ -187,6 +187,23 @@ def test_runs_of_any_length_are_sorted(size: int, distinct: int) -> None:
 
 
 @given(
+    documents=st.lists(st.lists(st.integers(-1, 9), max_size=9), max_size=5),
+    limit=st.integers(7, 9),
+    offset=st.integers(0, 130),
+)
+def test_packing_several_documents(documents: list[list[int]], limit: int, offset: int) -> None:
+    flat = np.array([token for document in documents for token in document], np.int32)
+    lengths = np.array([len(document) for document in documents], np.int64)
+    got = []
+    for module in (packed_kernels, packed_reference):
+        words = np.zeros(8, np.uint64)
+        bits = bits_for(limit)
+        wrong = module.pack_documents(flat, lengths, limit, bits, offset, words)
+        got.append((int(wrong), words.tolist()))
+    assert got[0] == got[1]
+
+
+@given(
     document=st.lists(st.integers(-2, 9), max_size=20),
     limit=st.integers(1, 9),
     offset=st.integers(0, 130),

@@ -1,0 +1,184 @@
+"""Where the file of a datastore is put together: in memory while it is small, else in a hidden folder.
+
+The hidden folder ``.building`` lies beside the file that will be replaced. What is there can be continued after an
+interruption; readers never see it. Publishing is one rename, so that a server that has the old version open keeps it,
+and one that opens the path gets the old or the new version, never a part of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from specplug.errors import DatastoreError
+from specplug.index.datastore import FILE, file_of
+from specplug.index.datastore_format import HEADER_BYTES
+from specplug.kernels.datastore_layout import WordArray
+
+WORKSHOP = ".building"
+JOURNAL = "journal.json"
+#: What was in memory is written here, then renamed.
+_FRESH = f".{FILE}.new"
+
+
+class Workshop:
+    """A file under construction, and the right to construct it. Close it.
+
+    Args:
+        folder: of the datastore; made if it is missing.
+
+    Attributes:
+        file: open for reading and writing, binary.
+
+    Raises:
+        DatastoreError: another process builds this datastore.
+        OSError: the folder cannot be made or written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, folder / WORKSHOP
+        self.file: IO[bytes] = io.BytesIO()
+        self._lock: IO[str] | None = None
+        try:
+            self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._take_lock()
+        except BaseException:
+            os.close(self._handle)
+            raise
+        self._left = self.place.exists()
+
+    def close(self) -> None:
+        """Give up the file, if it is not published, and the right to construct it."""
+        self.file.close()
+        if self._lock is not None:
+            self._lock.close()
+        os.close(self._handle)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing is on disk yet."""
+        return isinstance(self.file, io.BytesIO)
+
+    def resume(self, identity: Mapping[str, Any], bits: int) -> dict[str, Any]:
+        """What an interrupted build of the same inputs remembered, its file opened; empty if there is none.
+
+        Args:
+            identity: see :meth:`remember`.
+            bits: per token.
+        """
+        if not self._left:
+            return {}
+        try:
+            found: dict[str, Any] = json.loads((self.place / JOURNAL).read_text("utf-8"))
+            size = (self.place / FILE).stat().st_size
+        except (OSError, ValueError):
+            return {}
+        written = found["tokens"][0]
+        if found["identity"] != identity or (written and size < HEADER_BYTES + written * bits // 8):
+            return {}
+        self.file = open(self.place / FILE, "r+b")  # noqa: SIM115 (held until close)
+        return found
+
+    def to_disk(self) -> IO[bytes]:
+        """Go on in a file on disk; returns it."""
+        if not self.in_memory:
+            return self.file
+        self.place.mkdir(exist_ok=True)
+        self._left = True
+        opened = open(self.place / FILE, "w+b")  # noqa: SIM115 (held until close)
+        try:
+            opened.write(self.file.getvalue())  # type: ignore[attr-defined]
+        except BaseException:
+            with contextlib.suppress(OSError):  # what it could not write it cannot flush
+                opened.close()
+            raise
+        self.file = opened
+        return opened
+
+    def remember(self, journal: Mapping[str, Any]) -> None:
+        """Note how far the file has come, once it is on disk so far."""
+        file = self.to_disk()
+        file.flush()
+        os.fsync(file.fileno())
+        path = self.place / JOURNAL
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(journal), "utf-8")
+        os.replace(fresh, path)
+
+    def words(self) -> WordArray:
+        """What is in the file, read-only. A map goes with the last reference to the array."""
+        if isinstance(self.file, io.BytesIO):
+            return np.frombuffer(self.file.getvalue(), "<u8")
+        self.file.flush()
+        mapped = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(mapped, "<u8")
+
+    def publish(self, size: int, durable: bool) -> None:
+        """Put the file of ``size`` bytes in its place.
+
+        Args:
+            durable: only return when it would outlive a power failure.
+        """
+        fresh, file = self.place / FILE, self.file
+        if isinstance(file, io.BytesIO):
+            fresh = self.folder / _FRESH
+            with open(fresh, "wb", buffering=0) as file:
+                _write_all(file, self.file.getbuffer()[:size])  # type: ignore[attr-defined]
+                if durable:
+                    os.fsync(file.fileno())
+        else:
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(fresh, self.folder / FILE)
+        if durable:
+            os.fsync(self._handle)
+        if self._left:
+            shutil.rmtree(self.place)
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(self.folder) from None
+        except OSError:  # some network file systems lock no folders
+            self.place.mkdir(exist_ok=True)
+            self._lock = open(self.place / "lock", "w")  # noqa: SIM115 (held until close)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock.close()
+                raise _busy(self.folder) from None
+
+
+def remove(folder: str | Path) -> None:
+    """Remove what an interrupted build left beside a datastore."""
+    shutil.rmtree(file_of(folder).parent / WORKSHOP, ignore_errors=True)
+
+
+def _busy(folder: Path) -> DatastoreError:
+    return DatastoreError(
+        f"{folder} is being built by another process; wait for it or choose another folder"
+    )
+
+
+def _write_all(file: io.FileIO, content: memoryview) -> None:
+    """One call may write a part only: 2 GB at most, or what fits on the disk."""
+    with content:
+        done = 0
+        while done < len(content):
+            done += file.write(content[done:])
