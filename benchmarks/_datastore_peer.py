@@ -22,7 +22,7 @@ from typing import Any
 
 #: As REST calls it: trees of at most 64 nodes, 10 deep.
 CHOICES, LONG = 64, 10
-REPEATS = 3
+REPEATS = 7
 
 
 def build(path: str, vocab_size: int, documents: list[list[int]]) -> float:

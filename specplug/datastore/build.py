@@ -34,6 +34,7 @@ class Options:
         duplicates: keep documents that are equal to an earlier one.
         memory: bytes that sorting and the memory of duplicates may take; tokenizing needs some tens of MB more.
         restart: begin anew even if an interrupted build could be continued.
+        durable: wait until the result would outlive a power failure; see :class:`~specplug.datastore.writer.Writer`.
     """
 
     filters: Filters = field(default_factory=Filters)
@@ -41,6 +42,7 @@ class Options:
     duplicates: bool = False
     memory: int = 1 << 29
     restart: bool = False
+    durable: bool = True
 
 
 @dataclass
@@ -114,7 +116,10 @@ def build(
     if options.restart:
         remove(folder)
     with Writer(
-        folder, vocab_size, vocabulary, identity=_plain(identity), memory=options.memory // 2
+        *(folder, vocab_size, vocabulary),
+        identity=_plain(identity),
+        memory=options.memory // 2,
+        durable=options.durable,
     ) as writer:
         counts = _fill(writer, Inputs(paths, options.filters), tokenizer, options, progress)
         metadata = {

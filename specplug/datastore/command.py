@@ -95,6 +95,7 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     add("--keep-duplicates", action="store_true", help="documents that are equal to earlier ones")
     add("--memory-mb", type=int, default=512, metavar="MB", help="for sorting and duplicates (512)")
     add("--restart", action="store_true", help="do not go on with an interrupted build")
+    add("--no-sync", action="store_true", help="do not wait until a power failure would do no harm")
     add("--quiet", action="store_true", help="no progress bar")
 
 
@@ -131,6 +132,7 @@ def _build(chosen: argparse.Namespace) -> int:
         duplicates=chosen.keep_duplicates,
         memory=max(1, chosen.memory_mb) << 20,
         restart=chosen.restart,
+        durable=not chosen.no_sync,
     )
     return _make(chosen, options, _tokenizer(chosen.tokenizer))
 
@@ -145,6 +147,7 @@ def _merge(chosen: argparse.Namespace) -> int:
         duplicates=chosen.keep_duplicates,
         memory=max(1, chosen.memory_mb) << 20,
         restart=chosen.restart,
+        durable=not chosen.no_sync,
     )
     return _make(chosen, options, None)
 

@@ -41,25 +41,26 @@ def processors() -> int:
 
 
 def sorted_entries(
-    shelf: places.Shelf, counts: Entries, memory: int, threads: int = 1
+    shelf: places.Shelf, tally: tuple[Entries, Entries], memory: int, threads: int = 1
 ) -> Iterator[Entries]:
     """The entries of a corpus in their order, in parts.
 
     Args:
         shelf: the section of tokens.
-        counts: int64 ``[vocab_size]``, entries by last token.
+        tally: int64 ``[vocab_size]``, entries by last token; and those that are one, ascending.
         memory: bytes that may be used, about; one last token is always sorted at once.
     """
-    total = int(counts.sum())
+    counts, present = tally
+    total = int(counts[present].sum())
     tokens = int(shelf.meta[places.TOKENS])
     threads = max(1, min(threads, total // WORTH))
     at_once = total * WHOLE_BYTES <= memory and tokens < 1 << 31
     if at_once and threads == 1:
-        yield _sorted_at_once(shelf, counts, map, 1)
+        yield _sorted_at_once(shelf, tally, map, 1)
         return
     with ThreadPoolExecutor(threads) as pool:
         if at_once:
-            yield _sorted_at_once(shelf, counts, pool.map, threads)
+            yield _sorted_at_once(shelf, tally, pool.map, threads)
             return
         waiting: deque[Future[Entries]] = deque()
         for low, high in ranges(counts, max(1, memory // SORT_BYTES // threads)):
@@ -144,19 +145,22 @@ class _Part:
         rank_runs(self._order, self._sorted, self._sorted_count, self._runs, how, ranks)
 
 
-def _sorted_at_once(shelf: places.Shelf, counts: Entries, each: Each, threads: int) -> Entries:
+def _sorted_at_once(
+    shelf: places.Shelf, tally: tuple[Entries, Entries], each: Each, threads: int
+) -> Entries:
     """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
     tokens, depth = int(shelf.meta[places.TOKENS]), int(shelf.meta[places.DEPTH])
-    present = np.flatnonzero(counts > 0)
+    counts, present = tally
     sizes = counts[present]
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     bits, position_bits = bits_for(len(present)), bits_for(tokens - 1)
     per_key = min((64 - position_bits) // bits, depth - 1)
-    numbers = np.zeros(len(counts), np.int32)
-    numbers[present] = np.arange(1, len(present) + 1)
     everything, spare = np.empty(total, np.uint64), np.empty(total, np.uint64)
-    deal_entries(shelf, numbers, ends - sizes, (per_key, bits, position_bits), everything)
+    # The counts make room for the numbers: in a small corpus, most of the time would go to fresh pages for a table.
+    counts[present] = np.arange(1, len(present) + 1)
+    deal_entries(shelf, counts, ends - sizes, (per_key, bits, position_bits), everything)
+    counts[present] = sizes
     # Two parts per thread, because they do not take the same time.
     most = total if threads == 1 else -(-total // (2 * threads))
     parts = [

@@ -36,7 +36,8 @@ class PackedSpool:
     ) -> None:
         self._file, self._offset, self._bits = file, offset, bits
         self._written, self._pending = count, 0
-        self._words = np.zeros(BLOCK * bits // 64, np.uint64)
+        # Not zeros: what is packed overwrites what was there.
+        self._words = np.empty(BLOCK * bits // 64, np.uint64)
         self._digest = self._closed = (
             hashlib.sha256()
         )  # of whole words; with the end that is padded

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.contexts import token_of
 from specplug.kernels.datastore_layout import (
     TOKENS,
@@ -26,18 +26,18 @@ from specplug.kernels.datastore_layout import (
     WordArray,
 )
 
-#: Shorter runs are sorted by insertion, then by digits of 8 bits, from LARGE on of 11 bits.
-SMALL, LARGE = 32, 4096
+#: Runs up to SMALL are sorted by insertion, others by digits of 6 bits, from MIDDLE on of 8, from LARGE on of 11.
+SMALL, MIDDLE, LARGE = 24, 256, 4096
 
 
 @lean_kernel
 def deal_entries(
-    shelf: Shelf, numbers: IntArray, places: LongArray, how: Any, keys: WordArray
+    shelf: Shelf, numbers: LongArray, places: LongArray, how: Any, keys: WordArray
 ) -> None:
     """Every entry into the bucket of its last token, in the order of positions. O(tokens).
 
     Args:
-        numbers: int32 ``[vocab_size]``, from 1 on, in the order of the tokens, for those that are a last token.
+        numbers: int64 ``[vocab_size]``, from 1 on, in the order of the tokens, for those that are a last token.
         places: int64, first place of the bucket of each number (that of 1 first); advanced.
         how: tokens per key, bits of each, bits of a position.
         keys: uint64 ``[entries]``, filled: the numbers of the tokens before the last one, the nearest first and 0 from
@@ -57,7 +57,7 @@ def deal_entries(
             keys[place] = (recent << below) | np.uint64(position)
             places[last - 1] = place + 1
         recent = (recent >> step) | (np.uint64(last) << top)
-        last = np.int64(numbers[token])
+        last = numbers[token]
 
 
 @lean_kernel
@@ -71,49 +71,68 @@ def _insert(keys: WordArray, start: Index, end: Index) -> None:
         keys[j] = key
 
 
-@lean_kernel
-def _radix(order: Ordering, start: Index, end: Index, differing: Any, digit: Index) -> None:
-    """Stable sort of a run by digits of so many bits, from the lowest bit in ``differing`` on."""
-    mask = np.uint64((1 << digit) - 1)
-    source, target = order.keys, order.spare
-    counts = order.counts
-    away = False
-    shift = np.uint64(0)
-    while (differing >> shift) & np.uint64(1) == 0:
-        shift += np.uint64(1)
-    while differing >> shift != 0:
-        counts[: 1 << digit] = 0
-        for i in range(start, end):
-            counts[np.int64((source[i] >> shift) & mask)] += 1
-        place: Any = start
-        for value in range(1 << digit):
-            count = counts[value]
-            counts[value] = place
-            place += count
-        for i in range(start, end):
-            key = source[i]
-            digits: Any = np.int64((key >> shift) & mask)
-            place = counts[digits]
-            counts[digits] = place + 1
-            target[place] = key
-        source, target = target, source
-        away = not away
-        shift += np.uint64(digit)
-        if shift >= 64:
-            break  # a shift by 64 is not zero on every processor
-    if away:
-        for i in range(start, end):
-            order.keys[i] = order.spare[i]
+@inlined_kernel
+def _highest(bits: Any) -> Any:
+    """Number of bits up to the highest 1."""
+    count = np.uint64(0)
+    step = np.uint64(32)
+    while step > 0:
+        if bits >> step != 0:
+            bits >>= step
+            count += step
+        step >>= np.uint64(1)
+    return count + bits
 
 
 @lean_kernel
-def _sort_run(order: Ordering, start: Index, end: Index, differing: Any) -> None:
+def _deal(order: Ordering, start: Index, end: Index, shift: Any, digit: Any) -> None:
+    """Stable sort of a run by one digit of so many bits, from bit ``shift`` on."""
+    keys, spare, counts = order.keys, order.spare, order.counts
+    mask = (np.uint64(1) << digit) - np.uint64(1)
+    size = np.int64(1) << np.int64(digit)
+    counts[:size] = 0
+    for i in range(start, end):
+        counts[np.int64((keys[i] >> shift) & mask)] += 1
+    place: Any = start
+    for value in range(size):
+        count = counts[value]
+        counts[value] = place
+        place += count
+    for i in range(start, end):
+        key = keys[i]
+        value = np.int64((key >> shift) & mask)
+        place = counts[value]
+        counts[value] = place + 1
+        spare[place] = key
+    for i in range(start, end):
+        keys[i] = spare[i]
+
+
+@lean_kernel
+def _sort_run(order: Ordering, start: Index, end: Index, differing: Any, below: Any) -> None:
+    """Sort a run by the bits of its keys in ``differing``: by the highest digit, then what agrees in that."""
     if end - start <= SMALL:
         _insert(order.keys, start, end)
-    elif end - start < LARGE:
-        _radix(order, start, end, differing, 8)
-    else:
-        _radix(order, start, end, differing, 11)
+        return
+    digit = np.uint64(6 if end - start < MIDDLE else 8 if end - start < LARGE else 11)
+    top = _highest(differing)
+    shift = top - digit if top > digit + below else below
+    _deal(order, start, end, shift, digit)
+    if differing & ((np.uint64(1) << shift) - np.uint64(1)) == 0:
+        return
+    keys = order.keys
+    begin: Any = start
+    while begin < end:
+        first = keys[begin]
+        stop: Any = begin + 1
+        rest = np.uint64(0)
+        while stop < end and (keys[stop] ^ first) >> shift == 0:
+            rest |= keys[stop] ^ first
+            stop += 1
+        rest = (rest >> below) << below
+        if rest != 0:
+            _sort_run(order, begin, stop, rest, below)
+        begin = stop
 
 
 @lean_kernel
@@ -156,7 +175,7 @@ def sort_runs(
             differing |= order.keys[i] ^ first
         differing = (differing >> below) << below
         if differing != 0:
-            _sort_run(order, start, end, differing)
+            _sort_run(order, start, end, differing, below)
         begin: Any = start
         for i in range(start + 1, end + 1):
             if i < end and (order.keys[i] ^ order.keys[begin]) >> below == 0:

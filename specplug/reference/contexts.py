@@ -12,10 +12,14 @@ def token_of(shelf: Any, position: int) -> int:
     return token_at(shelf, position)
 
 
-def count_entries(shelf: Any, counts: Any) -> None:
-    """Add to ``counts[t]`` the number of entries whose last token is ``t``."""
-    for position in entries(shelf):
-        counts[token_of(shelf, position - 1)] += 1
+def count_entries(shelf: Any, counts: Any, present: Any) -> int:
+    """Add to ``counts[t]`` the number of entries whose last token is ``t``; which those are, as they come; how many."""
+    lasts = [token_of(shelf, position - 1) for position in entries(shelf)]
+    for token in lasts:
+        counts[token] += 1
+    distinct = list(dict.fromkeys(lasts))
+    present[: len(distinct)] = distinct
+    return len(distinct)
 
 
 def collect_entries(shelf: Any, low: int, high: int, places: Any, out: Any) -> None:

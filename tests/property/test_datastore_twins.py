@@ -50,8 +50,9 @@ def build(
     counts = np.zeros(vocab, np.int64)
     blank = plan(vocab, len(tokens), 0, listed=int(sparse))
     shelf = place(vocab, blank, (len(tokens), 0, 0), [tokens, tokens[:0], tokens[:0]])
-    context_kernels.count_entries(shelf, counts)
-    entries = np.concatenate(list(sorted_entries(shelf, counts, memory)))
+    present = np.zeros(vocab, np.int64)
+    present = np.sort(present[: context_kernels.count_entries(shelf, counts, present)])
+    entries = np.concatenate(list(sorted_entries(shelf, (counts, present), memory)))
     starts = np.concatenate([[0], np.cumsum(counts)])
     listed = int(np.count_nonzero(counts)) if sparse else 0
     if sparse:
@@ -114,9 +115,16 @@ def test_sorting(corpus: list[list[int]], memory: int, sparse: bool) -> None:
     assert starts == [sum(last < t for last in lasts) for t in range(VOCAB + 1)]
     assert starts == [lookup_reference.bucket_start(shelf, t) for t in range(VOCAB + 1)]
     counts = [np.zeros(VOCAB, np.int64) for _ in range(2)]
-    context_kernels.count_entries(shelf, counts[0])
-    context_reference.count_entries(shelf, counts[1])
+    present = [np.full(VOCAB, 7, np.int64) for _ in range(2)]
+    found = [
+        module.count_entries(shelf, *room)
+        for module, room in zip(
+            (context_kernels, context_reference), zip(counts, present, strict=True), strict=True
+        )
+    ]
+    assert found[0] == found[1] == np.count_nonzero(counts[0])
     assert counts[0].tolist() == counts[1].tolist()
+    assert present[0].tolist() == present[1].tolist()
 
 
 @given(corpus=CORPORA, per_key=st.integers(1, 4), two=st.booleans())
@@ -128,8 +136,8 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int, two: bool) -> 
     shelf = build(corpus)
     size, tokens = int(shelf.meta[layout.ENTRIES]), int(shelf.meta[layout.TOKENS])
     counts = np.zeros(VOCAB, np.int64)
-    context_kernels.count_entries(shelf, counts)
-    numbers = np.cumsum(counts > 0).astype(np.int32)
+    context_kernels.count_entries(shelf, counts, counts.copy())
+    numbers = np.cumsum(counts > 0)
     counts = counts[counts > 0]
     ends = np.cumsum(counts)
     buckets = np.stack([ends - counts, ends], axis=1)[counts > 1].astype(np.int32)
