@@ -100,9 +100,9 @@ def _deal(order: Ordering, start: Index, end: Index, shift: Any, digit: Any) -> 
         place += count
     for i in range(start, end):
         key = keys[i]
-        value = np.int64((key >> shift) & mask)
-        place = counts[value]
-        counts[value] = place + 1
+        digits: Any = np.int64((key >> shift) & mask)
+        place = counts[digits]
+        counts[digits] = place + 1
         spare[place] = key
     for i in range(start, end):
         keys[i] = spare[i]
