@@ -32,7 +32,7 @@ Each = Callable[..., Iterable[Any]]
 SORT_BYTES = 33 + 8
 WHOLE_BYTES = 16 + 8 + 4
 #: Entries that are worth a thread.
-WORTH = 1 << 15
+WORTH = 1 << 17
 
 
 def processors() -> int:
