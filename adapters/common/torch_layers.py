@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specplug.layers.exit_head import ExitHead
 
 #: What decoder layers call their two sublayers, by family.
-ATTENTION_NAMES = ("self_attn", "attention", "attn")
+ATTENTION_NAMES = ("self_attn", "attention", "attn", "self_attention")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.adapters.vllm_v1.exit_heads import ExitHeads
+from specplug.adapters.vllm_v1.looking import watching
 from specplug.adapters.vllm_v1.passes import forward_context
 from specplug.adapters.vllm_v1.sublayers import Parts, stubs
 from specplug.errors import SkipPlanError
@@ -93,6 +94,7 @@ class LayerProbe:
             batch.token_ids_cpu[row, self._start : self._start + self.span + 1], np.int64
         )
         self._final: Any = None
+        self._calls: list[Any] = []
         self._copied = False
 
     @property
@@ -104,34 +106,26 @@ class LayerProbe:
         """See the protocol."""
         import torch
 
-        seen: list[Any] = []
-        first = self._parts[0].block
-
-        def before(module: Any, args: Any, kwargs: Any) -> None:
-            given = kwargs.get("hidden_states", args[1] if len(args) > 1 else None)
-            seen.append(given.clone())  # the layer may write where it reads
-
-        def after(module: Any, args: Any, output: Any) -> None:
-            seen.append(output[0] + output[1])
-
-        with ExitStack() as stack, torch.inference_mode():
-            stack.callback(first.register_forward_pre_hook(before, with_kwargs=True).remove)
-            for parts in self._parts:
-                stack.callback(parts.block.register_forward_hook(after).remove)
+        call = self._parts[0].call
+        blocks = [parts.block for parts in self._parts]
+        with torch.inference_mode(), watching(blocks, call) as seen:
             self._pass(Plan.full(self.layers), self.span - 1)
-            return _numpy(torch.cat(seen))
+            self._calls = seen
+            return _numpy(torch.cat([seen[0].copies[0], *[one.output for one in seen]]))
 
     def run_layer(self, layer: int, states: States) -> States:
         """See the protocol. One after the other: each needs the same slot of the scratch block."""
         import torch
 
-        found = []
-        with torch.inference_mode(), self._context(self.span - 1) as where:
-            weight = self._model_tensor()
+        if not self._calls:
+            self.states()
+        seen, parts = self._calls[layer], self._parts[layer]
+        like, found = seen.copies[0], []
+        with torch.inference_mode(), self._context(self.span - 1):
             for row in np.asarray(states):
-                given = torch.tensor(row[None]).to(weight.device, weight.dtype)
-                hidden, residual = self._parts[layer].block(where, given, None)
-                found.append(hidden + residual)
+                given = torch.tensor(row[None]).to(like.device, like.dtype)
+                args, kwargs = parts.call.with_state(seen.args, seen.kwargs, given)
+                found.append(parts.call.state(parts.block(*args, **kwargs)))
             return _numpy(torch.cat(found))
 
     def try_plan(self, plan: Plan) -> Trial:
@@ -160,7 +154,8 @@ class LayerProbe:
 
         def recorder(place: int) -> Callable[..., None]:
             def record(module: Any, args: Any, output: Any) -> None:
-                seen[place] = output.clone()
+                first = output[0] if isinstance(output, tuple) else output
+                seen[place] = first.reshape(-1, first.shape[-1]).clone()
 
             return record
 
@@ -223,10 +218,6 @@ class LayerProbe:
             ratio = int(cache.shape[0]) // blocks
             scratch = slice(SCRATCH * ratio, (SCRATCH + 1) * ratio)
             cache[scratch] = cache[block * ratio : (block + 1) * ratio]
-
-    def _model_tensor(self) -> Any:
-        """Any weight that is not packed: a norm's."""
-        return next(p for p in self._model.parameters() if p.ndim == 1 and p.is_floating_point())
 
 
 def _numpy(states: Any) -> NDArray[np.float64]:

@@ -23,8 +23,9 @@ from specplug._host import HostSymbol, check_symbols
 from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import layer_probe
 from specplug.adapters.vllm_v1.exit_heads import ExitHeads
+from specplug.adapters.vllm_v1.looking import take_apart
 from specplug.adapters.vllm_v1.passes import DraftStep, forward_context
-from specplug.adapters.vllm_v1.sublayers import check, stubs, take_apart
+from specplug.adapters.vllm_v1.sublayers import check, stubs
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
 from specplug.layers.policy import Probe
@@ -150,8 +151,8 @@ class LayerExecutor:
         self.heads: ExitHeads | None = None
         self._step: DraftStep | None = None
         self._overflowed = False
-        self._parts = take_apart(_stack(self._model))
         self._check_cache()
+        self._parts = take_apart(runner, self._model)
 
     @property
     def layers(self) -> int:
@@ -272,24 +273,3 @@ class LayerExecutor:
             raise SkipPlanError(
                 f"{METHOD}: not with positions of several dimensions; use specplug.suffix"
             )
-
-
-def _stack(model: Any) -> list[Any]:
-    """The decoder layers: the longest list of modules called ``layers``, if they work as Llama's do."""
-    import inspect
-
-    import torch
-
-    lists: list[Any] = [
-        module.layers
-        for module in model.modules()
-        if isinstance(getattr(module, "layers", None), torch.nn.ModuleList)
-    ]
-    blocks: list[Any] = max((list(found) for found in lists), key=len, default=[])
-    names = [list(inspect.signature(type(block).forward).parameters)[1:4] for block in blocks]
-    if not blocks or any(found != ["positions", "hidden_states", "residual"] for found in names):
-        raise SkipPlanError(
-            f"{METHOD}: {type(model).__name__} has no decoder layers that take positions, hidden_states and residual, "
-            "as those of Llama-like models do; use specplug.suffix"
-        )
-    return blocks

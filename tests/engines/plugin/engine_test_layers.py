@@ -170,3 +170,34 @@ def search(llm: Any, policy: str, prompts: list[list[int]], tokens: int) -> dict
         "skips": found.policy.plan().skips,
         "answers": answers,
     }
+
+
+class _Nothing:
+    """In place of a search: never has a plan."""
+
+    def plan(self) -> None:
+        """Nothing is drafted."""
+
+    def look(self, executor: Any, ids: Any) -> None:
+        """Nothing is asked."""
+
+
+def answers(
+    llm: Any, prompts: list[list[int]], tokens: int, plan: list[Any] | None = None
+) -> dict[str, Any]:
+    """Greedy answers with drafts by ``plan`` (attention, MLP, exit layer), without one plainly; and why layers were not
+    lent, if so."""
+    serve(llm, prompts[:1], 2)  # layers are lent at the first step
+    search = _Nothing() if plan is None else Search.fixed(Plan(tuple(plan[0]), tuple(plan[1]), plan[2]))
+    with with_search(search) as proposer:
+        executor = proposer._executor
+        if executor is None:
+            return {"refused": True, "answers": []}
+        refused = ""
+        if plan is not None:
+            try:
+                executor.check(search.policy.plan())
+            except SpecplugError as error:
+                refused = str(error)
+        found = [] if refused else serve(llm, prompts, tokens, ignore_eos=True)
+    return {"refused": refused, "answers": found}
