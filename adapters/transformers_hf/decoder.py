@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,9 @@ from specplug.layers.swapping import swapped
 
 #: What decoder stacks call their last norm.
 NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+
+#: How far states may move where nothing is added to them, in parts of their largest number.
+TOLERANCE = 1e-3
 
 
 class Decoder:
@@ -51,7 +55,9 @@ class Decoder:
         self.norm = _part(self.inner, NORM_NAMES, "final norm", self.name)
         self.hidden = int(model.config.get_text_config().hidden_size)
         self.vocab_size = int(model.config.get_text_config().vocab_size)
-        self._tuple_blocks = self._look()
+        #: What else the model gives to its layers, such as ``alibi=None``.
+        self._flags: dict[str, Any] = {}
+        self._outputs = self._look()
         self._parts: dict[Any, list[Any]] = {}
 
     @property
@@ -145,16 +151,26 @@ class Decoder:
         hidden = states[:, None, :]
         ids = torch.full((1, 1), position, dtype=torch.long, device=hidden.device)
         with torch.inference_mode():
-            angles = self.inner.rotary_emb(hidden, position_ids=ids)
-            out = block(
-                hidden,
-                attention_mask=None,
-                position_ids=ids,
-                past_key_values=Branches(cache, layer, position, len(hidden)),
-                use_cache=True,
-                position_embeddings=angles,
-            )
+            given = {
+                **self._flags,
+                "attention_mask": None,
+                "position_ids": ids,
+                "past_key_values": Branches(cache, layer, position, len(hidden)),
+                "use_cache": True,
+                "position_embeddings": self._angles(hidden, ids, layer),
+            }
+            out = block(hidden, **given)
         return _first(out)[:, 0, :]
+
+    def _angles(self, hidden: Any, ids: Any, layer: int) -> Any:
+        """Rotary positions, where the model has them; some have others for some of the layers."""
+        rotary = getattr(self.inner, "rotary_emb", None)
+        if rotary is None:
+            return None
+        more = {}
+        if "layer_type" in inspect.signature(type(rotary).forward).parameters:
+            more["layer_type"] = self.model.config.get_text_config().layer_types[layer]
+        return rotary(hidden, position_ids=ids, **more)
 
     def normed(self, states: Any) -> NDArray[Any]:
         """States ``[n, d]`` after the model's last norm. Not inside :meth:`watching` the norm."""
@@ -177,7 +193,7 @@ class Decoder:
     def _stubs(self, plan: Plan, head: ExitHead | None) -> Iterator[tuple[Any, Callable[..., Any]]]:
         for layer, (attention, mlp) in enumerate(zip(plan.attention, plan.mlp, strict=True)):
             if not attention and not mlp:
-                yield self.blocks[layer], _pass_tuple if self._tuple_blocks else _pass
+                yield self.blocks[layer], _passing(self._outputs)
                 continue
             if not attention:
                 yield self.attention[layer], _no_attention
@@ -206,8 +222,8 @@ class Decoder:
 
         return forward
 
-    def _look(self) -> bool:
-        """Run one token and see what comes out of each part; whether layers return tuples."""
+    def _look(self) -> int:
+        """Run one token and see what comes out of each part; how many things layers return, 0 for one that is no tuple."""
         cache = self.new_cache()
         parts = [*self.blocks, *self.attention, *self.mlp]
         kinds: list[Any] = [None] * len(parts)
@@ -218,7 +234,12 @@ class Decoder:
 
             return record
 
+        def flags(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+            plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int)}
+            self._flags.update(plain)
+
         hooks = [part.register_forward_hook(recorder(i)) for i, part in enumerate(parts)]
+        hooks.append(self.blocks[0].register_forward_pre_hook(flags, with_kwargs=True))
         try:
             self.logits([0], cache)
         finally:
@@ -226,12 +247,7 @@ class Decoder:
                 hook.remove()
         count = self.layers
         blocks, attention, mlp = kinds[:count], kinds[count : 2 * count], kinds[2 * count :]
-        if (
-            set(attention) != {2}
-            or set(mlp) != {0}
-            or len(set(blocks)) != 1
-            or blocks[0] not in (0, 1)
-        ):
+        if set(attention) != {2} or set(mlp) != {0} or len(set(blocks)) != 1:
             raise SkipPlanError(
                 f"{self.name}: sublayers return other things than those of Llama-like models (attention "
                 f"{set(attention)}, MLP {set(mlp)}, layer {set(blocks)}), so they cannot be left out; "
@@ -245,7 +261,25 @@ class Decoder:
                     f"{self.name}: its cache ({type(layer).__name__}) cannot be rolled back after a draft, as "
                     "recurrent state and sliding windows cannot; use specplug.suffix"
                 )
-        return bool(blocks[0])
+        self._check_that_sublayers_add()
+        return int(blocks[0])
+
+    def _check_that_sublayers_add(self) -> None:
+        """With all sublayers left out every layer gives what it was given, or leaving one out means something else."""
+        stubs = [
+            *((part, _no_attention) for part in self.attention),
+            *((part, _nothing) for part in self.mlp),
+        ]
+        with swapped(stubs), self.watching_inputs() as first, self.watching(self.blocks) as seen:
+            self.logits([0], self.new_cache())
+        before = as_numpy(first[0])
+        for number, states in enumerate(seen):
+            after = as_numpy(states)
+            if abs(after - before).max() > TOLERANCE * abs(before).max():
+                raise SkipPlanError(
+                    f"{self.name}: layer {number} changes its states although its attention and its MLP add nothing, so "
+                    "they cannot be left out; use specplug.suffix"
+                )
 
 
 def as_numpy(tensor: Any) -> NDArray[Any]:
@@ -258,28 +292,39 @@ def as_numpy(tensor: Any) -> NDArray[Any]:
 
 
 def _stack(model: Any) -> tuple[Any, list[Any]]:
-    """The module that owns the decoder layers, and the layers."""
+    """The module that owns the decoder layers, and the layers: the longest list whose modules all have an attention."""
     import torch
 
+    name = type(model).__name__
+    if getattr(model, "_is_stateful", False):
+        raise SkipPlanError(
+            f"{name}: it keeps recurrent state, which cannot be rolled back after a draft; use specplug.suffix"
+        )
     owners = [
-        module
-        for module in model.modules()
-        if isinstance(getattr(module, "layers", None), torch.nn.ModuleList)
-        and hasattr(module, "rotary_emb")
+        (owner, list(found))
+        for owner in model.modules()
+        for found in owner.children()
+        if isinstance(found, torch.nn.ModuleList)
+        and all(_named(block, ATTENTION_NAMES) is not None for block in found)
     ]
     if not owners or model.config.is_encoder_decoder:
         raise SkipPlanError(
-            f"{type(model).__name__}: no stack of decoder layers with rotary positions was found; Llama-like causal "
-            "language models are supported, others can use specplug.suffix"
+            f"{name}: no list of decoder layers was found that all have an attention called one of "
+            f"{', '.join(ATTENTION_NAMES)}; Llama-like causal language models are supported, others can use "
+            "specplug.suffix"
         )
-    owner = max(owners, key=lambda module: len(module.layers))
-    return owner, list(owner.layers)
+    return max(owners, key=lambda found: len(found[1]))
+
+
+def _named(owner: Any, names: Sequence[str]) -> Any:
+    found = (getattr(owner, name, None) for name in names)
+    return next((module for module in found if module is not None), None)
 
 
 def _part(owner: Any, names: Sequence[str], what: str, model: str) -> Any:
-    for name in names:
-        if hasattr(owner, name):
-            return getattr(owner, name)
+    found = _named(owner, names)
+    if found is not None:
+        return found
     raise SkipPlanError(
         f"{model}: {type(owner).__name__} has no {what} among {', '.join(names)}, so it cannot be left out; use "
         "specplug.suffix"
@@ -301,18 +346,21 @@ def _states_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0] if args else kwargs["hidden_states"]
 
 
-def _pass(*args: Any, **kwargs: Any) -> Any:
-    return _states_of(args, kwargs)
+def _passing(outputs: int) -> Callable[..., Any]:
+    """In place of a layer: gives its states, as a tuple of so many things where layers give one."""
 
+    def stub(*args: Any, **kwargs: Any) -> Any:
+        states = _states_of(args, kwargs)
+        return (states, *[None] * outputs)[:outputs] if outputs else states
 
-def _pass_tuple(*args: Any, **kwargs: Any) -> Any:
-    return (_states_of(args, kwargs),)
+    return stub
 
 
 def _no_attention(*args: Any, **kwargs: Any) -> Any:
-    return _states_of(args, kwargs).new_zeros(()).expand_as(_states_of(args, kwargs)), None
+    return _nothing(_states_of(args, kwargs)), None
 
 
 def _nothing(*args: Any, **kwargs: Any) -> Any:
+    """New memory, since some models add to what a sublayer gives where it stands."""
     states = args[0] if args else next(iter(kwargs.values()))
-    return states.new_zeros(()).expand_as(states)
+    return states.new_zeros(states.shape)

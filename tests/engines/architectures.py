@@ -50,7 +50,7 @@ FAMILIES = {
         Family("phi3", {"pad_token_id": 0, "sliding_window": None}),
         Family("gemma", {"head_dim": 32}),
         Family("olmo2"),
-        Family("smollm3"),
+        Family("smollm3", {"pad_token_id": 0}),
         Family("granite", {"attention_multiplier": 0.2, "residual_multiplier": 0.7}),
         Family("stablelm", {"use_parallel_residual": False}),
         Family("gpt_neox", {"use_parallel_residual": True}),
