@@ -223,7 +223,11 @@ class Decoder:
         return forward
 
     def _look(self) -> int:
-        """Run one token and see what comes out of each part; how many things layers return, 0 for one that is no tuple."""
+        """Run one token and see what comes out of each part.
+
+        Returns:
+            How many things a layer gives; 0 for states that are in no tuple.
+        """
         cache = self.new_cache()
         parts = [*self.blocks, *self.attention, *self.mlp]
         kinds: list[Any] = [None] * len(parts)
@@ -277,8 +281,8 @@ class Decoder:
             after = as_numpy(states)
             if abs(after - before).max() > TOLERANCE * abs(before).max():
                 raise SkipPlanError(
-                    f"{self.name}: layer {number} changes its states although its attention and its MLP add nothing, so "
-                    "they cannot be left out; use specplug.suffix"
+                    f"{self.name}: layer {number} changes its states although its attention and its MLP add nothing, "
+                    "so they cannot be left out; use specplug.suffix"
                 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES
@@ -56,7 +57,7 @@ def take_apart(runner: Any, model: Any) -> list[Parts]:
             one_token(runner, model)
     except SkipPlanError as error:
         raise SkipPlanError(f"{name}: {error}; {_INSTEAD}") from None
-    except Exception as error:  # whatever the model's code says to parts that do nothing: it is not one of ours
+    except Exception as error:  # whatever the model's code says to parts that do nothing
         raise SkipPlanError(
             f"{name}: its layers cannot be run one without the other: {error!r}; {_INSTEAD}"
         ) from error
@@ -90,7 +91,7 @@ def call_of(seen: Sequence[Seen]) -> Call:
     """
     if len(seen) < 2 or any(found is None for found in seen):
         raise SkipPlanError(f"of its {len(seen)} layers, not two or more are run for a token")
-    found = {_call(before.output, after) for before, after in zip(seen, seen[1:], strict=False)}
+    found = {_call(before.output, after) for before, after in pairwise(seen)}
     if len(found) != 1 or None in found:
         raise SkipPlanError("its layers are given something else than the layer before gave")
     [call] = found
@@ -112,8 +113,8 @@ def _place(value: Any, after: Seen) -> Place | None:
     """Where a tensor stands among the arguments of a call."""
     if value is None:
         return None
-    places: dict[Place, Any] = {**dict(enumerate(after.args)), **after.kwargs}
-    return next((place for place, found in places.items() if found is value), None)
+    places: list[tuple[Place, Any]] = [*enumerate(after.args), *after.kwargs.items()]
+    return next((place for place, found in places if found is value), None)
 
 
 def _understood(
@@ -161,7 +162,7 @@ def watching(modules: Sequence[Any], call: Call | None = None) -> Iterator[list[
 
     Args:
         modules: may hold None.
-        call: keep copies of the states that this finds, as output too; without it, tensors of floating point as they are.
+        call: keep copies of the states that this finds, as output too; without it, tensors of floating point.
     """
     seen: list[Any] = [None] * len(modules)
     copies: list[list[Any]] = [[] for _ in modules]

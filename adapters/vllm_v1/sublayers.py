@@ -1,8 +1,8 @@
 """The decoder layers of a model of vLLM, their two sublayers, and what stands for those that a plan leaves out.
 
-Families differ in what their layers take and give: a state, or a state and a residual that is added to it later; arguments
-by place or by name; rows with or without a batch in front. Nothing of that is assumed. One token runs through the model
-and is watched (:mod:`specplug.adapters.vllm_v1.looking`), and what was seen is a :class:`Call`.
+Families differ in what their layers take and give: a state, or a state and a residual that is added to it later;
+arguments by place or by name; rows with or without a batch in front. Nothing of that is assumed. One token runs through
+the model and is watched (:mod:`specplug.adapters.vllm_v1.looking`), and what was seen is a :class:`Call`.
 """
 
 from __future__ import annotations
@@ -138,5 +138,9 @@ def _zeros(*args: Any, **kwargs: Any) -> Any:
     given = [*args, *kwargs.values()]
     states = kwargs.get("hidden_states")
     if states is None:
-        states = next(found for found in given if hasattr(found, 'is_floating_point') and found.is_floating_point())
+        states = next(
+            found
+            for found in given
+            if hasattr(found, "is_floating_point") and found.is_floating_point()
+        )
     return states.new_zeros(states.shape)

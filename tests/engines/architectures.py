@@ -55,7 +55,9 @@ FAMILIES = {
         Family("stablelm", {"use_parallel_residual": False}),
         Family("gpt_neox", {"use_parallel_residual": True}),
         Family("cohere"),
-        Family("falcon", {"new_decoder_architecture": True, "num_kv_heads": GROUPS, "alibi": False}),
+        Family(
+            "falcon", {"new_decoder_architecture": True, "num_kv_heads": GROUPS, "alibi": False}
+        ),
         Family("phi"),
         Family("starcoder2", {"sliding_window": None}),
         Family("nemotron"),
@@ -79,11 +81,38 @@ FAMILIES = {
 RECURRENT = {
     family.name: family
     for family in (
-        Family("mamba2", {"num_heads": 8, "head_dim": 32, "n_groups": 1, "state_size": 16, "chunk_size": 16}),
+        Family(
+            "mamba2",
+            {"num_heads": 8, "head_dim": 32, "n_groups": 1, "state_size": 16, "chunk_size": 16},
+        ),
         Family("falcon_h1", {**_MAMBA, "mamba_d_ssm": 256}),
-        Family("jamba", {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "use_mamba_kernels": False}),
-        Family("granitemoehybrid", {**_MAMBA, "layer_types": ["mamba", "attention"] * 2, "num_local_experts": 0, "shared_intermediate_size": INNER, "position_embedding_type": "rope"}),
-        Family("lfm2", {"layer_types": ["conv", "full_attention"] * 2, "block_ff_dim": INNER, "block_auto_adjust_ff_dim": False}),
+        Family(
+            "jamba",
+            {
+                "attn_layer_period": 2,
+                "attn_layer_offset": 1,
+                "num_experts": 1,
+                "use_mamba_kernels": False,
+            },
+        ),
+        Family(
+            "granitemoehybrid",
+            {
+                **_MAMBA,
+                "layer_types": ["mamba", "attention"] * 2,
+                "num_local_experts": 0,
+                "shared_intermediate_size": INNER,
+                "position_embedding_type": "rope",
+            },
+        ),
+        Family(
+            "lfm2",
+            {
+                "layer_types": ["conv", "full_attention"] * 2,
+                "block_ff_dim": INNER,
+                "block_auto_adjust_ff_dim": False,
+            },
+        ),
     )
 }
 
@@ -135,5 +164,7 @@ def save(family: Family, folder: Path, tokenizer: str, seed: int = 0) -> str:
     for path in Path(tokenizer).iterdir():
         if path.suffix in (".json", ".jinja") and not (folder / path.name).exists():
             shutil.copy(path, folder / path.name)
-    (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"bos_token_id": 1, "eos_token_id": 2})
+    )
     return str(folder)

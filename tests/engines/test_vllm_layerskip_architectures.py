@@ -13,8 +13,9 @@ from specplug.adapters.transformers_hf.decoder import as_numpy
 from specplug.errors import SkipPlanError
 from specplug.layers.plan import Plan
 from specplug.testing.engine_process import EngineProcess
+from specplug.testing.engine_protocol import EngineProcessError
 
-from .architectures import FAMILIES, LAYERS, RECURRENT, VOCABULARY, build, save
+from .architectures import FAMILIES, LAYERS, RECURRENT, VOCABULARY, save
 from .conftest import WITH_PLUGINS, Start
 
 EXIT = Plan.early_exit(LAYERS, LAYERS - 1)
@@ -70,10 +71,18 @@ def test_answers_are_plain_and_drafts_those_of_transformers(
                 assert gained.draft_tokens > 100
                 said.append(states(folder, engine, plan))
         looked = run(engine, "search", policy="swift", prompts=PROMPTS, tokens=TOKENS)
-        said.append(f"looks {looked['looks']} {looked['answers'] == [a[:len(b)] for a, b in zip(plain['answers'], looked['answers'])]}")
+        said.append(
+            f"looks {looked['looks']} {looked['answers'] == [a[: len(b)] for a, b in zip(plain['answers'], looked['answers'])]}"
+        )
     finally:
         engine.close()
-    print(name, len({*map(tuple, plain["answers"])}), len({t for a in plain["answers"] for t in a}), *said, sep=" | ")
+    print(
+        name,
+        len({*map(tuple, plain["answers"])}),
+        len({t for a in plain["answers"] for t in a}),
+        *said,
+        sep=" | ",
+    )
 
 
 def states(folder: str, engine: EngineProcess, plan: Plan) -> str:
@@ -97,3 +106,13 @@ def states(folder: str, engine: EngineProcess, plan: Plan) -> str:
             want = as_numpy(seen[0][0])
             np.testing.assert_allclose(have, want, atol=2e-3 * np.abs(want).max())
     return "states equal"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_state_is_refused_before_the_model_loads(
+    start: Start, model: str, tmp_path: Path, name: str
+) -> None:
+    folder = save(RECURRENT[name], tmp_path / name, model)
+    with pytest.raises(EngineProcessError, match="the model keeps recurrent state, which cannot"):
+        begin(start, name, folder)

@@ -188,7 +188,9 @@ def answers(
     """Greedy answers with drafts by ``plan`` (attention, MLP, exit layer), without one plainly; and why layers were not
     lent, if so."""
     serve(llm, prompts[:1], 2)  # layers are lent at the first step
-    search = _Nothing() if plan is None else Search.fixed(Plan(tuple(plan[0]), tuple(plan[1]), plan[2]))
+    search = (
+        _Nothing() if plan is None else Search.fixed(Plan(tuple(plan[0]), tuple(plan[1]), plan[2]))
+    )
     with with_search(search) as proposer:
         executor = proposer._executor
         if executor is None:

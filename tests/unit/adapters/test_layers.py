@@ -92,7 +92,7 @@ def runner(spec: str = "FullAttentionSpec", groups: int = 1, **changed: Any) -> 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(layers, "_stack", lambda model: [object()] * 3)
+    monkeypatch.setattr(layers, "take_apart", lambda runner, model: [object()] * 3)
 
     def build(**changed: Any) -> layers.LayerExecutor:
         return layers.LayerExecutor(runner(model=None, **changed))
@@ -190,20 +190,15 @@ def test_a_model_with_too_few_layers_to_search_is_refused(create: Any) -> None:
         create(shallow, policy="swift")
 
 
-def linear(forward: Any) -> Any:
-    return type("Module", (), {"forward": forward})()
-
-
-def layer_of(attention: Any, mlp: Any) -> Any:
-    return SimpleNamespace(self_attn=linear(attention), mlp=linear(mlp))
+LLAMA = sublayers.Call(1, 2, 2)
 
 
 def test_sublayers_that_are_not_built_as_llamas_cannot_be_left_out_alone() -> None:
-    def known(self: Any, positions: Any, hidden_states: Any) -> None: ...
-    def other(self: Any, states: Any) -> None: ...
-
-    parts = sublayers.take_apart([layer_of(known, other), layer_of(other, other)])
-    sublayers.check(Plan.skipping(2, [1], [0, 1]), parts)
+    parts = [
+        sublayers.Parts(object(), object(), None, LLAMA),
+        sublayers.Parts(object(), None, None, LLAMA),
+    ]
+    sublayers.check(Plan.skipping(2, [1], [1]), parts)
     with pytest.raises(
         SkipPlanError, match=r"the attention of layer 1 .* cannot be left out alone"
     ):
@@ -211,11 +206,11 @@ def test_sublayers_that_are_not_built_as_llamas_cannot_be_left_out_alone() -> No
     with pytest.raises(SkipPlanError, match="the plan is for 3 layers, the model has 2"):
         sublayers.check(Plan.full(3), parts)
     kept = SimpleNamespace(kv_cache_config=SimpleNamespace(num_blocks=4), kv_caches=[])
-    with pytest.raises(SkipPlanError, match=r"layer 1 .* cannot be searched"):
-        layer_probe.check(kept, parts)
+    with pytest.raises(SkipPlanError, match=r"layer 0 .* cannot be searched"):
+        layer_probe.check(kept, parts[1:])
     kept.kv_caches = [np.zeros((2, 4, 16))]
     with pytest.raises(SkipPlanError, match=r"shape \(2, 4, 16\), expected a multiple of 4 blocks"):
-        layer_probe.check(kept, parts[:1])
+        layer_probe.check(kept, [parts[0]._replace(mlp=object())])
 
 
 def test_a_model_whose_depth_is_not_known_is_judged_when_it_is_there(create: Any) -> None:
