@@ -10,7 +10,7 @@ import pytest
 
 from specplug.control import options
 from specplug.control.cost import StepFacts
-from specplug.control.passes import PassController, PassTimes
+from specplug.control.passes import KEPT, PassController, PassTimes
 from specplug.errors import SettingsError, UnknownProposerError
 from specplug.layers.plan import Plan
 from specplug.proposers.layerskip import proposer as proposer_module
@@ -141,6 +141,31 @@ def test_a_good_exit_is_used(monkeypatch: pytest.MonkeyPatch, rows: int) -> None
     server.serve(50)
     ideal = (1 + 0.9 + 0.81 + 0.729) / (1 + 3 * 0.1 + 3 * rows * 0.03)
     assert server.serve(200) > 0.97 * ideal
+
+
+def test_a_plan_that_pays_is_kept_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision takes some tenths of a millisecond, which is much beside the steps of a small model."""
+    server = Server(monkeypatch)
+    server.chance = 0.9
+    server.serve(50)
+    asked: list[int] = []
+    table = server.controller.cost.table  # type: ignore[attr-defined]
+
+    def asking(verified: int, more: int, *rest: int) -> object:
+        asked.append(more)
+        return table(verified, more, *rest)
+
+    monkeypatch.setattr(server.controller.cost, "table", asking)  # type: ignore[attr-defined]
+    passes = server.passes
+    server.serve(40)
+    assert server.passes - passes > 80
+    # Once per step for what is verified; for passes, once in KEPT steps.
+    assert len(asked) <= 40 * 2 + 40 / KEPT + 1
+    server.chance = 0.0
+    server.serve(60)
+    passes = server.passes
+    server.serve(200)
+    assert server.passes - passes < 20
 
 
 def test_an_exit_that_becomes_good_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
