@@ -10,7 +10,7 @@ import pytest
 
 from specplug.control import options
 from specplug.control.cost import StepFacts
-from specplug.control.passes import KEPT, PassController, PassTimes
+from specplug.control.passes import PassController, PassTimes
 from specplug.errors import SettingsError, UnknownProposerError
 from specplug.layers.plan import Plan
 from specplug.proposers.layerskip import proposer as proposer_module
@@ -159,8 +159,8 @@ def test_a_plan_that_pays_is_kept_for_some_steps(monkeypatch: pytest.MonkeyPatch
     passes = server.passes
     server.serve(40)
     assert server.passes - passes > 80
-    # Once per step for what is verified; for passes, once in KEPT steps.
-    assert len(asked) <= 40 * 2 + 40 / KEPT + 1
+    # Twice per step for what is verified; for passes, once in four steps.
+    assert len(asked) <= 40 * 2 + 40 / 4 + 2
     server.chance = 0.0
     server.serve(60)
     passes = server.passes
