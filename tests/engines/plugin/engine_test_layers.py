@@ -115,6 +115,12 @@ def use_heads(llm: Any, path: str) -> dict[str, Any]:
         return {"exits": [], "error": str(error)}
 
 
+def exits_with_heads(llm: Any) -> dict[str, Any]:
+    """Which exits have a head, by the engine's own options."""
+    heads = active()[-1].session.proposer._executor.heads
+    return {"exits": [] if heads is None else sorted(heads.heads)}
+
+
 class _Look:
     """In place of a search: asks about a request that has 20 tokens of output."""
 
