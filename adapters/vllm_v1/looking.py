@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES
 from specplug.adapters.vllm_v1.passes import forward_context
-from specplug.adapters.vllm_v1.sublayers import Call, Parts, Place, argument, no_attention, stubs
+from specplug.adapters.vllm_v1.sublayers import Call, Parts, Place, argument, silent, stubs
 from specplug.errors import SkipPlanError
 from specplug.layers.plan import Plan
 from specplug.layers.swapping import swapped
@@ -49,7 +49,7 @@ def take_apart(runner: Any, model: Any) -> list[Parts]:
         count = len(blocks)
         call = call_of(seen[:count])
         parts = [
-            Parts(block, *_understood(a, seen[count + i], m, seen[2 * count + i], call))
+            _parts(block, a, m, (seen[count + i], seen[2 * count + i]), call)
             for i, (block, a, m) in enumerate(zip(blocks, attention, mlp, strict=True))
         ]
         parts = _that_add(runner, model, parts)
@@ -117,22 +117,19 @@ def _place(value: Any, after: Seen) -> Place | None:
     return next((place for place, found in places if found is value), None)
 
 
-def _understood(
-    attention: Any, attended: Seen | None, mlp: Any, computed: Seen | None, call: Call
-) -> tuple[Any, Any, Call, int]:
-    """Sublayers that give a state (the attention maybe other things behind it), or None."""
-    more = 0
-    if attended is not None and isinstance(attended.output, tuple):
-        more = len(attended.output) - 1
-    if attended is None or not _gives_state(attended, more):
-        attention = None
-    if computed is None or not _gives_state(computed, 0):
-        mlp = None
-    return attention, mlp, call, more
+def _parts(block: Any, attention: Any, mlp: Any, seen: Sequence[Seen | None], call: Call) -> Parts:
+    """A layer with those of its sublayers that give a state, maybe with other things behind it."""
+    known: list[Any] = []
+    more: list[int] = []
+    for module, one in zip((attention, mlp), seen, strict=True):
+        many = one is not None and isinstance(one.output, tuple)
+        more.append(len(one.output) - 1 if one is not None and many else 0)
+        known.append(module if one is not None and _gives_state(one) else None)
+    return Parts(block, known[0], known[1], call, (more[0], more[1]))
 
 
-def _gives_state(seen: Seen, more: int) -> bool:
-    first = seen.output[0] if more else seen.output
+def _gives_state(seen: Seen) -> bool:
+    first = seen.output[0] if isinstance(seen.output, tuple) else seen.output
     shapes = [copy.shape for copy in seen.copies]
     return hasattr(first, "shape") and bool(shapes) and shapes[0] == first.shape
 
@@ -140,12 +137,12 @@ def _gives_state(seen: Seen, more: int) -> bool:
 def _that_add(runner: Any, model: Any, parts: Sequence[Parts]) -> list[Parts]:
     """Those sublayers whose output is added to the state: with both at zero, a layer gives what it was given."""
     both = [part for part in parts if part.attention is not None and part.mlp is not None]
-    silent = [
-        stub
+    nothing = [
+        (module, silent(more))
         for part in both
-        for stub in ((part.attention, no_attention(part.more)), (part.mlp, no_attention(0)))
+        for module, more in zip((part.attention, part.mlp), part.more, strict=True)
     ]
-    with swapped(silent), watching([part.block for part in parts], parts[0].call) as seen:
+    with swapped(nothing), watching([part.block for part in parts], parts[0].call) as seen:
         one_token(runner, model)
     found = []
     for part, one in zip(parts, seen, strict=True):

@@ -75,14 +75,14 @@ class Parts(NamedTuple):
         attention: a sublayer.
         mlp: the other one.
         call: how the layer is called.
-        more: how many things the attention gives behind its first.
+        more: how many things the attention and the MLP give behind their first.
     """
 
     block: Any
     attention: Any
     mlp: Any
     call: Call
-    more: int = 0
+    more: tuple[int, int] = (0, 0)
 
 
 def argument(args: Sequence[Any], kwargs: dict[str, Any], place: Place) -> Any:
@@ -117,13 +117,13 @@ def stubs(plan: Plan, layers: Sequence[Parts]) -> Iterator[tuple[Any, Callable[.
             yield parts.block, parts.call.hand_on
             continue
         if not attention:
-            yield parts.attention, no_attention(parts.more)
+            yield parts.attention, silent(parts.more[0])
         if not mlp:
-            yield parts.mlp, _zeros
+            yield parts.mlp, silent(parts.more[1])
 
 
-def no_attention(more: int) -> Callable[..., Any]:
-    """An attention that adds nothing, and gives ``more`` other things."""
+def silent(more: int) -> Callable[..., Any]:
+    """A sublayer that adds nothing, and gives ``more`` other things."""
     if not more:
         return _zeros
 

@@ -64,7 +64,7 @@ FAMILIES = {
         Family("glm4", {"head_dim": 32, "pad_token_id": 0}),
         Family("gpt2"),
         Family("opt", {"word_embed_proj_dim": HIDDEN, "ffn_dim": INNER}),
-        Family("bloom"),
+        Family("bloom", {"tie_word_embeddings": True}),
         Family("mixtral", {"num_local_experts": 4, "sliding_window": None}),
         Family("qwen2_moe", {**_EXPERTS, "shared_expert_intermediate_size": INNER}),
         Family("qwen3_moe", _EXPERTS),
