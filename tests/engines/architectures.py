@@ -70,7 +70,7 @@ FAMILIES = {
         Family("qwen3_moe", _EXPERTS),
         Family("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
         Family("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-        Family("gemma2", {"head_dim": 32, "sliding_window": 64}),
+        Family("gemma2", {"head_dim": 32, "sliding_window": 64, "tie_word_embeddings": True}),
         Family("gemma3_text", {"head_dim": 32, "sliding_window": 64}),
         Family("cohere2", {"sliding_window": 64}),
         Family("exaone4", {"sliding_window": None, "layer_types": _FULL}),
