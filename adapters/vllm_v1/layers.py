@@ -267,8 +267,8 @@ class LayerExecutor:
         if len(groups) != 1 or kinds != ["FullAttentionSpec"]:
             raise SkipPlanError(
                 f"{METHOD}: the model's cache consists of {kinds} in {len(groups)} groups; only full attention can be "
-                "written twice at one position, recurrent state and sliding windows cannot; use specplug.suffix, or, if "
-                "the groups differ in their windows, vLLM's option disable_hybrid_kv_cache_manager"
+                "written twice at one position, recurrent state and sliding windows cannot; use specplug.suffix, or, "
+                "where only windows differ, vLLM's option disable_hybrid_kv_cache_manager"
             )
         if getattr(self._runner, "uses_mrope", False):
             raise SkipPlanError(

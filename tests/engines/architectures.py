@@ -39,6 +39,8 @@ _MAMBA = {
     "mamba_expand": 2,
     "mamba_chunk_size": 16,
 }
+#: Of families without grouped queries: vLLM reads this wherever it stands.
+_ALL: dict[str, Any] = {"num_key_value_heads": HEADS}
 #: What is expected to draft.
 FAMILIES = {
     family.name: family
@@ -53,18 +55,18 @@ FAMILIES = {
         Family("smollm3", {"pad_token_id": 0}),
         Family("granite", {"attention_multiplier": 0.2, "residual_multiplier": 0.7}),
         Family("stablelm", {"use_parallel_residual": False}),
-        Family("gpt_neox", {"use_parallel_residual": True}),
+        Family("gpt_neox", {**_ALL, "use_parallel_residual": True}),
         Family("cohere"),
         Family(
             "falcon", {"new_decoder_architecture": True, "num_kv_heads": GROUPS, "alibi": False}
         ),
-        Family("phi"),
+        Family("phi", _ALL),
         Family("starcoder2", {"sliding_window": None}),
         Family("nemotron"),
         Family("glm4", {"head_dim": 32, "pad_token_id": 0}),
-        Family("gpt2"),
-        Family("opt", {"word_embed_proj_dim": HIDDEN, "ffn_dim": INNER}),
-        Family("bloom", {"tie_word_embeddings": True}),
+        Family("gpt2", _ALL),
+        Family("opt", {**_ALL, "word_embed_proj_dim": HIDDEN, "ffn_dim": INNER}),
+        Family("bloom", {**_ALL, "tie_word_embeddings": True}),
         Family("mixtral", {"num_local_experts": 4, "sliding_window": None}),
         Family("qwen2_moe", {**_EXPERTS, "shared_expert_intermediate_size": INNER}),
         Family("qwen3_moe", _EXPERTS),
