@@ -9,7 +9,7 @@ from typing import Any
 
 from specplug.adapters.common import host_logger
 from specplug.adapters.common.preflight import preflight
-from specplug.adapters.vllm_v1 import layers, metrics, requirements, salts
+from specplug.adapters.vllm_v1 import layers, lookahead, metrics, requirements, salts
 from specplug.adapters.vllm_v1.adaptive import is_adaptive, refuse, refuse_v2
 from specplug.adapters.vllm_v1.adaptive import translate as translate_adaptive
 from specplug.adapters.vllm_v1.options import ALIASES, Choice, is_ours, translate, unpack
@@ -97,6 +97,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                 if config["method"] in layers.NAMES:
                     layers.refuse(self, door.v2)
                     layers.refuse_model(_choice(translated).options, target)
+                    lookahead.reserve(self)
                 if door.v2:
                     translated = vllm_v2.prepare(self, translated)
                 else:

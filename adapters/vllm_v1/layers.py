@@ -1,7 +1,8 @@
 """Runs parts of the target model between two steps of vLLM's V1 model runner, on its weights and its KV cache.
 
-A draft pass writes keys and values only into slots that the request owns already (its block table says how many), so
-nothing has to be reserved; near the end of a block a draft is shorter. The verification computes all of these positions
+A draft pass writes keys and values only into slots that the request owns already: the scheduler reserves them
+(:mod:`specplug.adapters.vllm_v1.lookahead`), the block table says how many, and where there are fewer, a draft is
+shorter. The verification computes all of these positions
 again with all layers before anything reads them, and blocks are shared with other requests only when they are full of
 certain tokens. What the verification does not come to, because the request ends or the draft is cut, stays behind the
 end of the text, where attention may still multiply it by 0: harmless as long as it is finite, and
@@ -75,6 +76,11 @@ SYMBOLS = (
         "vllm.v1.worker.block_table", "BlockTable.num_blocks_per_row", purpose="read: slots owned"
     ),
     HostSymbol("vllm.v1.worker.block_table", "BlockTable.block_table", purpose="read: slots"),
+    HostSymbol(
+        "vllm.v1.core.sched.scheduler",
+        "Scheduler.num_lookahead_tokens",
+        purpose="overridden: slots for drafts",
+    ),
 )
 
 

@@ -37,6 +37,7 @@ DRAFT_STATES = "engine_test_layers:draft_states"
 USE_HEADS = "engine_test_layers:use_heads"
 ASK = "engine_test_layers:ask"
 SEARCH = "engine_test_layers:search"
+ROOMS = "engine_test_layers:rooms"
 OVERFLOW = "engine_test_layers:overflow"
 
 
@@ -138,6 +139,14 @@ def test_a_draft_pass_computes_what_that_of_transformers_does(
     skipping: EngineProcess, decoder: Any, name: str
 ) -> None:
     check_states(decoder, PLANS[name], draft(skipping, PLANS[name]))
+
+
+def test_every_draft_has_its_slots(skipping: EngineProcess) -> None:
+    """The scheduler reserves them: without that, one draft in eight ended with the last block of its request."""
+    prompts = [skipping.tokenize(VARIED[name]) for name in ("chat-story", "prose")]
+    found = skipping.call("run", target=ROOMS, prompts=prompts, tokens=40)["value"]
+    assert len(found) > 40
+    assert min(found) >= 3
 
 
 def test_exit_heads_of_this_model_are_applied_and_those_of_another_refused(

@@ -115,6 +115,26 @@ def use_heads(llm: Any, path: str) -> dict[str, Any]:
         return {"exits": [], "error": str(error)}
 
 
+def rooms(llm: Any, prompts: list[list[int]], tokens: int) -> list[int]:
+    """Slots from the newest token on that each request owned whenever a draft could be made."""
+    found: list[int] = []
+    serve(llm, prompts[:1], 2)
+    executor = active()[-1].session.proposer._executor
+    known = executor.rooms
+
+    def asking(ids: Any) -> Any:
+        owned = known(ids)
+        found.extend(owned.tolist())
+        return owned
+
+    executor.rooms = asking
+    try:
+        serve(llm, prompts, tokens, ignore_eos=True)
+    finally:
+        del executor.rooms
+    return found
+
+
 def exits_with_heads(llm: Any) -> dict[str, Any]:
     """Which exits have a head, by the engine's own options."""
     heads = active()[-1].session.proposer._executor.heads

@@ -10,7 +10,7 @@ import pytest
 
 from specplug.adapters.common.host import HostRequirements
 from specplug.adapters.vllm_v1 import install as installer
-from specplug.adapters.vllm_v1 import layer_probe, layers, sublayers
+from specplug.adapters.vllm_v1 import layer_probe, layers, lookahead, sublayers
 from specplug.adapters.vllm_v1.options import translate, unpack
 from specplug.errors import HostMismatchError, SettingsError, SkipPlanError
 from specplug.layers.plan import Plan
@@ -188,6 +188,18 @@ def test_a_model_with_too_few_layers_to_search_is_refused(create: Any) -> None:
     shallow = {"hf_text_config": SimpleNamespace(num_hidden_layers=2)}
     with pytest.raises(SettingsError, match="between the first and the last"):
         create(shallow, policy="swift")
+
+
+def test_slots_are_reserved_unless_the_user_has_a_scheduler() -> None:
+    for given in (None, lookahead.PATH):
+        arguments = SimpleNamespace(scheduler_cls=given)
+        lookahead.reserve(arguments)
+        assert arguments.scheduler_cls == lookahead.PATH
+    theirs = SimpleNamespace(scheduler_cls="their.Scheduler")
+    lookahead.reserve(theirs)
+    assert theirs.scheduler_cls == "their.Scheduler"
+    with pytest.raises(AttributeError, match="no attribute 'Scheduler'"):
+        lookahead.Scheduler  # noqa: B018
 
 
 LLAMA = sublayers.Call(1, 2, 2)
