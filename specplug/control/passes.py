@@ -35,8 +35,6 @@ from specplug.types import IntArray, ProbArray, Request
 SHARE, START, MOST = 0.003, 0.45, 1.0
 #: Steps for which "no pass pays" holds while nothing new is learned.
 STEADY = 8
-#: Steps for which a plan that pays is kept, where the same requests have the same room: rates move little in so many.
-KEPT = 4
 #: Most steps that are left out where no pass will be made: now and then the time of a plain step is measured.
 REST = 32
 #: Time of a pass before one was measured, in plain steps.
@@ -97,7 +95,6 @@ class PassController(GoodputController):
         self._blind_steps = 0
         self._probing = False
         self._quiet = self._quiet_rows = self._resting = 0
-        self._kept, self._planned_for = 0, b""
         self._rate = 1.0
         self._slots: IntArray = np.zeros(0, np.int32)
         self._verified = 0  # tokens of the step's pass before any draft of ours
@@ -233,10 +230,6 @@ class PassController(GoodputController):
         if not len(text_slots) and self._quiet > 0 and self._quiet_rows == len(slots):
             self._quiet -= 1
             return False
-        same = b"" if len(text_slots) else b"%d " % fixed + slots.tobytes() + limits.tobytes()
-        if self._kept > 0 and same and same == self._planned_for:
-            self._kept -= 1
-            return True
         most = min(int(limits.max(initial=0)), self._width)
         depth = np.arange(1, most + 1)
         room = limits[:, None] >= depth
@@ -260,7 +253,6 @@ class PassController(GoodputController):
         best = float(ratios.max(initial=0.0))
         pays = best > 1.0 + self.settings.margin + self._caution
         self._rate = max(1.0, best) * emitted / float(costs[0])
-        self._kept, self._planned_for = KEPT - 1 if pays else 0, same
         if not pays:
             self._quiet, self._quiet_rows = STEADY, len(slots)
         return pays

@@ -143,31 +143,6 @@ def test_a_good_exit_is_used(monkeypatch: pytest.MonkeyPatch, rows: int) -> None
     assert server.serve(200) > 0.97 * ideal
 
 
-def test_a_plan_that_pays_is_kept_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision takes some tenths of a millisecond, which is much beside the steps of a small model."""
-    server = Server(monkeypatch)
-    server.chance = 0.9
-    server.serve(50)
-    asked: list[int] = []
-    table = server.controller.cost.table  # type: ignore[attr-defined]
-
-    def asking(verified: int, more: int, *rest: int) -> object:
-        asked.append(more)
-        return table(verified, more, *rest)
-
-    monkeypatch.setattr(server.controller.cost, "table", asking)  # type: ignore[attr-defined]
-    passes = server.passes
-    server.serve(40)
-    assert server.passes - passes > 80
-    # Twice per step for what is verified; for passes, once in four steps.
-    assert len(asked) <= 40 * 2 + 40 / 4 + 2
-    server.chance = 0.0
-    server.serve(60)
-    passes = server.passes
-    server.serve(200)
-    assert server.passes - passes < 20
-
-
 def test_an_exit_that_becomes_good_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(monkeypatch, cost=0.2)
     server.chance = 0.02
