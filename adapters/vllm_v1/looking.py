@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -16,6 +17,8 @@ from specplug.layers.swapping import swapped
 
 #: What is left of a state where sublayers add nothing, in parts of its largest number.
 TOLERANCE = 1e-3
+#: Layers for other things than text.
+_TOWERS = re.compile("vision|visual|audio|image")
 _INSTEAD = "use specplug.suffix"
 
 
@@ -72,7 +75,11 @@ def find_stack(model: Any, caches: int) -> list[Any]:
     """
     import torch
 
-    lists = [list(m) for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    lists = [
+        list(module)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and not _TOWERS.search(name)
+    ]
     lengths = sorted({len(found) for found in lists})
     for blocks in lists:
         if len(blocks) == caches and all(_named(b, ATTENTION_NAMES) is not None for b in blocks):
