@@ -3,9 +3,10 @@
 A draft pass writes keys and values only into slots that the request owns already: the scheduler reserves them
 (:mod:`specplug.adapters.vllm_v1.lookahead`), the block table says how many, and where there are fewer, a draft is
 shorter. The verification computes all of these positions again with all layers before anything reads them, and blocks
-are shared with other requests only when they are full of certain tokens. What the verification does not come to, because the request ends or the draft is cut, stays behind the
-end of the text, where attention may still multiply it by 0: harmless as long as it is finite, and
-:meth:`LayerExecutor.run` sees to that. Passes run eagerly, whatever the engine compiles or captures.
+are shared with other requests only when they are full of certain tokens. What the verification does not come to,
+because the request ends or the draft is cut, stays behind the end of the text, where attention may still multiply it by
+0: harmless as long as it is finite, and :meth:`LayerExecutor.run` sees to that. Passes run eagerly, whatever the engine
+compiles or captures.
 """
 
 from __future__ import annotations

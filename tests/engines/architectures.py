@@ -31,6 +31,7 @@ class Family(NamedTuple):
 
 _EXPERTS = {"moe_intermediate_size": INNER, "num_experts": 4, "num_experts_per_tok": 2}
 _FULL = ["full_attention"] * LAYERS
+_MIXED = ["sliding_attention", "full_attention"] * 2
 _MAMBA = {
     "mamba_n_heads": 8,
     "mamba_d_head": 32,
@@ -73,7 +74,7 @@ FAMILIES = {
         Family("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
         Family("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
         Family("gemma2", {"head_dim": 32, "sliding_window": 64, "tie_word_embeddings": True}),
-        Family("gemma3_text", {"head_dim": 32, "sliding_window": 64}),
+        Family("gemma3_text", {"head_dim": 32, "sliding_window": 64, "layer_types": _MIXED}),
         Family("cohere2", {"sliding_window": 64}),
         Family("exaone4", {"sliding_window": None, "layer_types": _FULL}),
         Family("gpt_oss", {"head_dim": 32, "num_local_experts": 4, "sliding_window": 64}),

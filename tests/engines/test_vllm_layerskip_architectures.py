@@ -73,7 +73,7 @@ def test_answers_are_plain_and_drafts_those_of_transformers(
     engine = begin(start, name, folder, disable_hybrid_kv_cache_manager=name in WINDOWS)
     try:
         plain = run(engine, "answers", prompts=PROMPTS, tokens=TOKENS)["answers"]
-        assert len({token for answer in plain for token in answer}) > 20
+        assert len({token for answer in plain for token in answer}) > 5
         decoder = decoder_of(folder)
         for plan in (EXIT,) if name in WHOLE_LAYERS else (EXIT, PARTS):
             before = engine.metrics()
