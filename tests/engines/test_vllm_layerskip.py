@@ -141,14 +141,6 @@ def test_a_draft_pass_computes_what_that_of_transformers_does(
     check_states(decoder, PLANS[name], draft(skipping, PLANS[name]))
 
 
-def test_every_draft_has_its_slots(skipping: EngineProcess) -> None:
-    """The scheduler reserves them: without that, one draft in eight ended with the last block of its request."""
-    prompts = [skipping.tokenize(VARIED[name]) for name in ("chat-story", "prose")]
-    found = skipping.call("run", target=ROOMS, prompts=prompts, tokens=40)["value"]
-    assert len(found) > 40
-    assert min(found) >= 3
-
-
 def test_exit_heads_of_this_model_are_applied_and_those_of_another_refused(
     skipping: EngineProcess, decoder: Any, tmp_path: Path
 ) -> None:
@@ -263,9 +255,13 @@ def test_chunks_preemption_and_the_end_of_the_context(
 ) -> None:
     """640 tokens of cache for 16 requests: blocks change hands all the time, and drafts write only into their own."""
     options = {**engine.methods["specplug.layerskip"], **engine.small}
-    small = start("layerskip-small", **options, max_model_len=CONTEXT, max_num_seqs=16)
+    process = {"env": WITH_PLUGINS}
+    small = start(
+        "layerskip-small", process=process, **options, max_model_len=CONTEXT, max_num_seqs=16
+    )
     small.ready()
     try:
+        check_slots(small)
         check_preemption(plain, small, tally, max_tokens=100)
         prompts = [VARIED["repeat-line"], LONG, VARIED["repeat-numbers"]]
         expected = plain.generate(prompts, GREEDY)
@@ -280,6 +276,14 @@ def test_chunks_preemption_and_the_end_of_the_context(
         check_greedy(plain, tally, "end of the context", tokens, want.only, have.only)
     finally:
         small.close()
+
+
+def check_slots(small: EngineProcess) -> None:
+    """The scheduler reserves them: without that, a draft ended with the last block of its request, of 32 tokens."""
+    prompts = [small.tokenize(VARIED[name]) for name in ("chat-story", "prose")]
+    found = small.call("run", target=ROOMS, prompts=prompts, tokens=70)["value"]
+    assert len(found) > 50
+    assert min(found) >= 3, found
 
 
 @pytest.mark.long
