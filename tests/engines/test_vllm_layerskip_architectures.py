@@ -15,7 +15,7 @@ from specplug.layers.exit_file import save_heads
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.plan import Plan
 from specplug.testing.engine_process import EngineProcess
-from specplug.testing.engine_protocol import EngineProcessError
+from specplug.testing.engine_protocol import EngineRequestError
 
 from .architectures import FAMILIES, HIDDEN, LAYERS, RECURRENT, VOCABULARY, save
 from .conftest import WITH_PLUGINS, Start
@@ -172,5 +172,5 @@ def test_recurrent_state_is_refused_before_the_model_loads(
     start: Start, model: str, tmp_path: Path, name: str
 ) -> None:
     folder = save(RECURRENT[name], tmp_path / name, model)
-    with pytest.raises(EngineProcessError, match="the model keeps recurrent state, which cannot"):
+    with pytest.raises(EngineRequestError, match="the model keeps recurrent state, which cannot"):
         begin(start, name, folder)
