@@ -26,6 +26,7 @@ from specplug.kernels.layout import (
     M_TOKENS,
     N_DEPTHS,
     N_DRAFTED,
+    N_LENGTH,
     N_LOG,
     N_MODEL,
     N_PENDING,
@@ -39,7 +40,7 @@ from specplug.kernels.layout import (
 )
 from specplug.kernels.match import find_candidates, load_context
 from specplug.kernels.ranking import rank_tokens, source_of
-from specplug.kernels.streams import slots_exist
+from specplug.kernels.streams import slots_exist, token_at
 
 
 @lean_kernel
@@ -125,10 +126,10 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
     log.depths[where, 0, D_CANDIDATE_START] = 0
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = 0
-    count = find_candidates(state, slot, size) if size > 0 else 0
+    count = find_candidates(state, slot, size)
     learned = state.model.numbers[numbers[slot, N_MODEL]]
     floor = cost * learned[M_TOKENS] / learned[M_COST]
-    previous = scratch.context[size - 1] if size > 0 else -1
+    previous = token_at(state.slots, slot, numbers[slot, N_LENGTH] - 1) if size > 0 else -1
     surviving = 1.0
     drafted = 0
     for depth in range(ceiling):

@@ -30,6 +30,7 @@ from specplug.kernels.layout import (
     ORDERS,
     PAGE,
     PAGE_BITS,
+    SEPARATOR,
     Index,
     IntArray,
     Slots,
@@ -109,7 +110,7 @@ def begin_stream(
 
 @lean_kernel
 def append_tokens(slots: Slots, slot: Index, tokens: IntArray) -> None:
-    """Append ``tokens`` to the stream of ``slot``, taking pages from the free stack."""
+    """Append ``tokens`` to the stream of ``slot``, taking pages from the free stack; one separator is like another."""
     length = slots.numbers[slot, N_LENGTH]
     for token in tokens:
         if length & (PAGE - 1) == 0:
@@ -117,7 +118,7 @@ def append_tokens(slots: Slots, slot: Index, tokens: IntArray) -> None:
             slots.pages[slot, length >> PAGE_BITS] = slots.free[slots.free_count[0]]
         slots.tokens[
             (slots.pages[slot, length >> PAGE_BITS] << PAGE_BITS) | (length & (PAGE - 1))
-        ] = token
+        ] = token if token >= 0 else SEPARATOR
         length += 1
     slots.numbers[slot, N_LENGTH] = length
 

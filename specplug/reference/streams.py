@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specplug.reference.suffix_state import BUCKET_BITS, ORDERS, PAGE, Stream, SuffixState
+from specplug.reference.suffix_state import (
+    BUCKET_BITS,
+    ORDERS,
+    PAGE,
+    SEPARATOR,
+    Stream,
+    SuffixState,
+)
 
 
 def mix(state: int, token: int) -> int:
@@ -41,8 +48,8 @@ def begin_stream(
 
 
 def append_tokens(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:
-    """Append ``tokens`` to the stream of ``slot``."""
-    state.streams[slot].tokens.extend(int(t) for t in tokens)
+    """Append ``tokens`` to the stream of ``slot``; one separator is like another."""
+    state.streams[slot].tokens.extend(max(SEPARATOR, int(t)) for t in tokens)
 
 
 def index_stream(state: SuffixState, slot: int, end: int) -> None:

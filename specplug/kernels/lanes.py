@@ -1,0 +1,75 @@
+"""Eight tokens at once, and memory asked for ahead of its use: what LLVM does not make of plain loops by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.ir as ir
+from numba import types
+from numba.extending import intrinsic
+
+from specplug.kernels._jit import COMPILED
+
+#: Tokens that :data:`agreement` compares.
+LANES = 8
+
+
+def _address(context: Any, builder: Any, array_type: Any, value: Any, index: Any) -> Any:
+    """Pointer to element ``index`` of the flat memory of an array."""
+    array = context.make_array(array_type)(context, builder, value)
+    return builder.gep(array.data, [index])
+
+
+def _compile_agreement(typing: Any, text: Any, here: Any, context: Any, there: Any) -> Any:
+    wide = ir.VectorType(ir.IntType(32), LANES)
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def eight(which: int) -> Any:
+            start = builder.sub(arguments[which + 1], ir.Constant(ir.IntType(64), LANES - 1))
+            place = _address(target, builder, signature.args[which], arguments[which], start)
+            loaded = builder.load(builder.bitcast(place, wide.as_pointer()))
+            loaded.align = 4
+            return loaded
+
+        differing = builder.icmp_signed("!=", eight(0), eight(2))
+        bits = builder.bitcast(differing, ir.IntType(LANES))
+        zeros = builder.ctlz(bits, ir.Constant(ir.IntType(1), 0))
+        return builder.zext(zeros, ir.IntType(64))
+
+    signature = types.int64(text, types.int64, context, types.int64)
+    return signature, generate
+
+
+def _agreement(text: Any, here: Any, context: Any, there: Any) -> int:
+    count = 0
+    while count < LANES and text[here - count] == context[there - count]:
+        count += 1
+    return count
+
+
+def _compile_prefetch(typing: Any, array: Any, index: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _address(target, builder, signature.args[0], arguments[0], arguments[1])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        reading, kept, data = (ir.Constant(number, n) for n in (0, 3, 1))
+        builder.call(call, [builder.bitcast(place, byte), reading, kept, data])
+        return target.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+def _no_prefetch(array: Any, index: Any) -> None:
+    """Nothing to be gained in interpreted code."""
+
+
+_compiled_agreement: Any = intrinsic(_compile_agreement)
+_compiled_prefetch: Any = intrinsic(_compile_prefetch)
+
+#: ``agreement(text, here, context, there)``: how many tokens agree at ``text[here]``, ``context[there]`` and before, at
+#: most :data:`LANES`. Reads so many of both, which must exist. Arrays of int32, indices not negative.
+agreement: Any = _compiled_agreement if COMPILED else _agreement
+
+#: ``prefetch(array, index)``: the element ``index`` of the flat memory of an array will be read soon.
+prefetch: Any = _compiled_prefetch if COMPILED else _no_prefetch
