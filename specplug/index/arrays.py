@@ -140,10 +140,10 @@ def new_model() -> layout.Model:
     first[..., layout.F_BOTH] = 0.1
     return layout.Model(
         parents,
-        _zeros((models, layout.N_TABLES, 512, 2)),
-        _zeros((layout.TABLE_ROWS, 2)),
-        _zeros((layout.TABLE_ROWS, 2)),
-        _zeros((models, layout.RECENCY_ROWS, 2)),
+        _zeros((models, layout.N_SOURCES * layout.LENGTH_BINS, layout.N_CELLS, 2), np.float32),
+        _zeros((layout.TABLE_ROWS, 2), np.float32),
+        _zeros((layout.TABLE_ROWS, 2), np.float32),
+        _zeros((models, layout.RECENCY_ROWS, 2), np.float32),
         weights,
         np.tile([40.0, 20.0, 0.0], (models, 1)),
     )
@@ -175,7 +175,7 @@ def new_scratch(context: Context) -> layout.Scratch:
         _zeros(layout.CONTEXT, np.int32),
         _zeros(context.max_draft + 1, np.int32),
         _zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
-        _zeros((layout.MAX_CANDIDATES, layout.N_SOURCES + 1)),
+        _zeros((layout.MAX_CANDIDATES, layout.VOTE_FIELDS)),
         _zeros(layout.N_FEATURES),
         _zeros(layout.N_ORDERS, np.int64),
         _zeros(layout.N_SOURCES, np.int64),

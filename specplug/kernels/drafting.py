@@ -12,12 +12,15 @@ from specplug.kernels._jit import lean_kernel
 from specplug.kernels.branching import branch_row, next_token
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
+    AGE,
     CLASS,
     D_CANDIDATE_START,
     D_CANDIDATES,
     D_TOKEN_START,
     D_TOKENS,
     D_TOP,
+    FIRST_AGE,
+    FIRST_NEAR,
     KEEP,
     LENGTH,
     LOG_CANDIDATES,
@@ -30,7 +33,10 @@ from specplug.kernels.layout import (
     N_LOG,
     N_MODEL,
     N_PENDING,
+    N_POINTER,
+    NEAR,
     POSITION,
+    S_END,
     SOURCE,
     STORE,
     TOKEN,
@@ -39,21 +45,32 @@ from specplug.kernels.layout import (
     State,
 )
 from specplug.kernels.match import find_candidates, load_context
+from specplug.kernels.quick import floor_log2
 from specplug.kernels.ranking import rank_tokens, source_of
 from specplug.kernels.streams import slots_exist, token_at
 
 
 @lean_kernel
 def _enter(state: State, slot: Index, where: Index, count: Index) -> Index:
-    """Write the candidates found that have a next token into the first rows of the log; returns how many."""
+    """Write the candidates found that have a next token into the first rows of the log; returns how many.
+
+    Nearness to the copy pointer and age stay the same however far a candidate is followed.
+    """
     found, log = state.scratch.candidates, state.log.candidates[where]
+    numbers = state.slots.numbers[slot]
     kept = 0
     for row in range(count):
-        token = next_token(state, slot, 0, found[row, SOURCE], found[row, POSITION])
+        source, position = found[row, SOURCE], found[row, POSITION]
+        token = next_token(state, slot, 0, source, position)
         if token >= 0:
             for field in range(TOKEN):
                 log[kept, field] = found[row, field]
             log[kept, TOKEN] = token
+            offset = position - numbers[N_POINTER + source]
+            end = state.store.numbers[S_END] if source == STORE else numbers[N_LENGTH]
+            near = 2 if offset == 0 else (1 if -16 < offset < 48 else 0)
+            log[kept, NEAR] = FIRST_NEAR + near
+            log[kept, AGE] = FIRST_AGE + min(11, floor_log2(max(1, end - position)))
             kept += 1
     return kept
 
@@ -90,6 +107,8 @@ def _advance(state: State, slot: Index, where: Index, depth: Index, count: Index
             log[kept, CLASS] = log[row, CLASS]
             log[kept, SOURCE] = source
             log[kept, TOKEN] = following
+            log[kept, NEAR] = log[row, NEAR]
+            log[kept, AGE] = log[row, AGE]
             kept += 1
     return kept - first
 

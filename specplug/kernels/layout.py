@@ -20,6 +20,7 @@ Handle: TypeAlias = Any
 IntArray: TypeAlias = NDArray[np.int32]
 LongArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
+CountArray: TypeAlias = NDArray[np.float32]
 
 #: Context lengths that are hashed, ascending. Longer ones bring less than 0.1 % on the traces.
 ORDERS = (1, 2, 4)
@@ -59,19 +60,23 @@ PROMPT, OUTPUT, STORE = 0, 1, 2
 N_SOURCES = 3
 
 #: Columns of a candidate (int64, one cache line): its place, match length, class (edit extension and rank), source,
-#: the token that it guesses, and its cells in the candidate tables.
-POSITION, LENGTH, CLASS, SOURCE, TOKEN, CELL = 0, 1, 2, 3, 4, 5
-N_TABLES = 3
-CANDIDATE_FIELDS = CELL + N_TABLES
+#: the token that it guesses, and where it counts: the row of its source and length, its nearness to the copy pointer
+#: and its age, as cells of that row.
+POSITION, LENGTH, CLASS, SOURCE, TOKEN, PARENT, NEAR, AGE = range(8)
+CANDIDATE_FIELDS = 8
 #: Classes: three bins of the edit extension times three of the rank.
 N_CLASSES = 9
 
-#: Tables of a candidate: by edit extension and rank, by nearness to the copy pointer, by age.
-BY_RANK, BY_NEAR, BY_AGE = 0, 1, 2
+#: Cells of a source and match length: first those by class, then by nearness to the copy pointer, then by age.
+FIRST_NEAR, FIRST_AGE, N_CELLS = 9, 12, 24
 LENGTH_BINS = 12
 
 #: Columns of a ranked token in the log (int64): the id and its cells in the three token tables.
 TOKEN_FIELDS = 4
+
+#: Columns of ``Scratch.best`` (float64): the greatest reliability by source (they come first), match length, odds ratio
+#: by nearness and by age, and the number of supporters.
+V_LENGTH, V_NEAR, V_AGE, V_COUNT, VOTE_FIELDS = 3, 4, 5, 6, 8
 
 #: Features of a ranked token.
 F_RELIABILITY, F_COUNT, F_ONE, F_TOKEN, F_CONTEXT, F_RECENCY, F_NEAR, F_AGE, F_BOTH = range(9)
@@ -169,19 +174,20 @@ class Model(NamedTuple):
 
     Attributes:
         parents: float64 ``[M, N_SOURCES * LENGTH_BINS, 4]``: hits, trials, their ratio, the odds against a hit.
-        cells: float64 ``[M, N_TABLES, 512, 2]``.
-        by_token, by_context: float64 ``[TABLE_ROWS, 2]``; all models hash into the same rows.
-        by_recency: float64 ``[M, RECENCY_ROWS, 2]``.
+        cells: float32 ``[M, N_SOURCES * LENGTH_BINS, N_CELLS, 2]``.
+        by_token, by_context: float32 ``[TABLE_ROWS, 2]``; all models hash into the same rows, those of a token for
+            different match lengths lie in one cache line.
+        by_recency: float32 ``[M, RECENCY_ROWS, 2]``.
         weights: float64 ``[M, 3, LENGTH_BINS, N_FEATURES]``; the sets by depth, by best length,
             and by number of tokens and sources add up.
         numbers: float64 ``[M, 3]``, see ``M_*``: discounted tokens and cost, and updates so far.
     """
 
     parents: NDArray[np.float64]
-    cells: NDArray[np.float64]
-    by_token: NDArray[np.float64]
-    by_context: NDArray[np.float64]
-    by_recency: NDArray[np.float64]
+    cells: NDArray[np.float32]
+    by_token: NDArray[np.float32]
+    by_context: NDArray[np.float32]
+    by_recency: NDArray[np.float32]
     weights: NDArray[np.float64]
     numbers: NDArray[np.float64]
 
@@ -217,7 +223,7 @@ class Scratch(NamedTuple):
         context: int32 ``[CONTEXT]``, the last tokens of the request.
         drafted: int32 ``[K + 1]``, the tokens chosen so far and the first one not proposed.
         candidates: int64 ``[MAX_CANDIDATES, CANDIDATE_FIELDS]``.
-        best: float64 ``[MAX_CANDIDATES, N_SOURCES + 1]``, per distinct token: reliability by source, match length.
+        best: float64 ``[MAX_CANDIDATES, VOTE_FIELDS]``, what speaks for each distinct token, see ``V_*``.
         weights: float64 ``[N_FEATURES]``, the sum of the weight sets of a depth.
         hashes: int64 ``[N_ORDERS]``; longest: int64 ``[N_SOURCES]``.
         chain: float64 ``[K + 1, 2]``, survival and source of the chain that a tree is made of.
@@ -288,10 +294,10 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
     },
     "model": {
         "parents": (np.float64, 3),
-        "cells": (np.float64, 4),
-        "by_token": (np.float64, 2),
-        "by_context": (np.float64, 2),
-        "by_recency": (np.float64, 3),
+        "cells": (np.float32, 4),
+        "by_token": (np.float32, 2),
+        "by_context": (np.float32, 2),
+        "by_recency": (np.float32, 3),
         "weights": (np.float64, 4),
         "numbers": (np.float64, 2),
     },

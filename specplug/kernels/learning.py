@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 
-from specplug.kernels._jit import lean_kernel
+import numpy as np
+
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
-    BY_RANK,
-    CELL,
+    AGE,
+    CLASS,
     D_CANDIDATE_START,
     D_CANDIDATES,
     D_SET,
@@ -24,7 +26,6 @@ from specplug.kernels.layout import (
     M_COST,
     M_TOKENS,
     M_UPDATES,
-    N_CLASSES,
     N_COUNTED,
     N_DEPTHS,
     N_DRAFTED,
@@ -38,12 +39,14 @@ from specplug.kernels.layout import (
     N_PENDING,
     N_POINTER,
     N_SOURCES,
-    N_TABLES,
+    NEAR,
     PAGE,
     PAGE_BITS,
+    PARENT,
     POSITION,
     SOURCE,
     TOKEN,
+    CountArray,
     FloatArray,
     Handle,
     Index,
@@ -62,55 +65,71 @@ DISCOUNT = 0.998
 FULL = 20000.0
 
 
-@lean_kernel
-def _count_hit(table: FloatArray, row: Index, hit: float) -> None:
+@inlined_kernel
+def _count_hit(cell: CountArray, hit: float) -> None:
     """Count one trial; a full cell is halved, so that it keeps following changes."""
-    table[row, 0] += hit
-    table[row, 1] += 1.0
-    if table[row, 1] > FULL:
-        table[row, 0] *= 0.5
-        table[row, 1] *= 0.5
+    cell[0] += hit
+    cell[1] += 1.0
+    if cell[1] > FULL:
+        cell[0] *= 0.5
+        cell[1] *= 0.5
 
 
 @lean_kernel
 def _learn_tokens(state: State, where: Index, which: Index, depth: Index, true: Index) -> None:
     """Update weights and token tables of model ``which`` with the token that the target emitted at ``depth``."""
-    log, model = state.log, state.model
+    log, model, slope = state.log, state.model, state.scratch.weights
     depths = log.depths[where, depth]
     model.numbers[which, M_UPDATES] += 1.0
     decay = 1.0 / math.sqrt(1.0 + model.numbers[which, M_UPDATES] / STEP_DECAY)
     step = STEP_SIZE * max(STEP_FLOOR, decay)
-    w = model.weights[which]
+    for f in range(N_FEATURES):
+        slope[f] = 0.0
     start = depths[D_TOKEN_START]
     for row in range(start, start + depths[D_TOKENS]):
         entry = log.tokens[where, row]
         hit = 1.0 if entry[0] == true else 0.0
-        _count_hit(model.by_token, entry[1], hit)
-        _count_hit(model.by_context, entry[2], hit)
-        _count_hit(model.by_recency[which], entry[3], hit)
+        _count_hit(model.by_token[entry[1]], hit)
+        _count_hit(model.by_context[entry[2]], hit)
+        _count_hit(model.by_recency[which, entry[3]], hit)
         error = step * (hit - log.probs[where, row])
         for f in range(N_FEATURES):
-            change = error * log.features[where, row, f]
-            w[0, depths[D_SET], f] += change
-            w[1, depths[D_SET + 1], f] += change
-            w[2, depths[D_SET + 2], f] += change
+            slope[f] += error * log.features[where, row, f]
+    w = model.weights[which]
+    for f in range(N_FEATURES):
+        w[0, depths[D_SET], f] += slope[f]
+        w[1, depths[D_SET + 1], f] += slope[f]
+        w[2, depths[D_SET + 2], f] += slope[f]
+
+
+@inlined_kernel
+def _weigh_parent(parent: FloatArray) -> None:
+    """The hit rate of a source and match length, and the odds against a hit."""
+    parent[2] = parent[0] / parent[1]
+    parent[3] = (1.0 - parent[2]) / parent[2]
 
 
 @lean_kernel
 def _learn_candidates(state: State, where: Index, which: Index, depth: Index, true: Index) -> None:
     """Update the candidate tables of model ``which``."""
-    log, model = state.log, state.model
-    depths = log.depths[where, depth]
+    depths = state.log.depths[where, depth]
+    candidates = state.log.candidates[where]
+    cells, parents = state.model.cells[which], state.model.parents[which]
     start = depths[D_CANDIDATE_START]
+    before = np.int64(-1)
     for row in range(start, start + depths[D_CANDIDATES]):
-        c = log.candidates[where, row]
+        c = candidates[row]
+        place = c[PARENT]
         hit = 1.0 if c[TOKEN] == true else 0.0
-        for table in range(N_TABLES):
-            _count_hit(model.cells[which, table], c[CELL + table], hit)
-        parent = model.parents[which, c[CELL + BY_RANK] // N_CLASSES]
-        _count_hit(model.parents[which], c[CELL + BY_RANK] // N_CLASSES, hit)
-        parent[2] = parent[0] / parent[1]
-        parent[3] = (1.0 - parent[2]) / parent[2]
+        _count_hit(cells[place, c[CLASS]], hit)
+        _count_hit(cells[place, c[NEAR]], hit)
+        _count_hit(cells[place, c[AGE]], hit)
+        _count_hit(parents[place], hit)
+        if place != before and before >= 0:
+            _weigh_parent(parents[before])
+        before = place
+    if before >= 0:
+        _weigh_parent(parents[before])
 
 
 @lean_kernel

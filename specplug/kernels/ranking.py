@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
+from specplug.kernels.lanes import prefetch
 from specplug.kernels.layout import (
-    BY_AGE,
-    BY_NEAR,
-    BY_RANK,
-    CELL,
+    AGE,
+    BUCKETS,
     CLASS,
     D_CANDIDATE_START,
     D_SET,
@@ -36,30 +35,35 @@ from specplug.kernels.layout import (
     LENGTH_BINS,
     MAX_CANDIDATES,
     MAX_STEPS,
-    N_CLASSES,
     N_FEATURES,
     N_INDEXED,
     N_LENGTH,
     N_LOG,
     N_MODEL,
-    N_POINTER,
+    N_ORDERS,
     N_SOURCES,
+    NEAR,
     OUTPUT,
     PAGE,
     PAGE_BITS,
-    POSITION,
+    PARENT,
     PROMPT,
-    S_END,
     SOURCE,
     STORE,
     TABLE_ROWS,
     TOKEN,
-    FloatArray,
+    V_AGE,
+    V_COUNT,
+    V_LENGTH,
+    V_NEAR,
+    VOTE_FIELDS,
+    CountArray,
     Index,
     LongArray,
     Slots,
     State,
 )
+from specplug.kernels.quick import floor_log2, quick_exp, quick_log
 from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
 
 #: Pseudo-counts with which a cell is shrunk to its parent: candidate cells, token and context cells, recency cells.
@@ -72,6 +76,8 @@ SHRINK_RECENCY = 4.0
 _LENGTH_BIN: Any = np.searchsorted([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32], np.arange(64))
 #: Logarithms of numbers of supporters.
 _LOG = np.array([-math.inf, *(math.log(n) for n in range(1, MAX_CANDIDATES + 1))])
+#: Reliabilities are kept away from 0 and 1.
+_LEAST, _MOST = 0.005, 0.995
 
 
 @lean_kernel
@@ -79,50 +85,45 @@ def class_rate(state: State, which: Index, source: Index, length: Index, kind: I
     """Hit rate of a class of candidates of model ``which``, shrunk towards that of its source and length."""
     parent = source * LENGTH_BINS + _LENGTH_BIN[length]
     prior = state.model.parents[which, parent, 2]
-    cell = state.model.cells[which, BY_RANK, parent * N_CLASSES + kind]
+    cell = state.model.cells[which, parent, kind]
     rate = (cell[0] + SHRINK_CELL * prior) / (cell[1] + SHRINK_CELL)
-    return min(0.995, max(0.005, rate))
+    return min(_MOST, max(_LEAST, rate))
 
 
-@lean_kernel
+@inlined_kernel
 def _log2_bin(value: Index, top: Index) -> Index:
     """Floor of the binary logarithm of ``value`` (0 for values below 2), at most ``top``."""
-    if value >> top > 0:
-        return top
-    result = 0
-    while value > 1:
-        value >>= 1
-        result += 1
-    return result
+    return min(top, floor_log2(max(1, value)))
 
 
-@lean_kernel
-def _odds(table: FloatArray, row: Index, strength: float, prior: float) -> Any:
-    """Odds of a cell, shrunk likewise."""
-    return (table[row, 0] + strength * prior) / (
-        table[row, 1] - table[row, 0] + strength * (1.0 - prior)
-    )
-
-
-@lean_kernel
+@inlined_kernel
 def _hash_row(token: Any, length: Index, model: Index) -> Any:
     """Row of a token at a match length in the hashed tables, for one model."""
     mixed = np.int64(token) * np.int64(2654435769) + np.int64(model) * np.int64(40503)
     return ((mixed >> 7) & (TABLE_ROWS // 8 - 1)) * 8 + min(_LENGTH_BIN[length], 7)
 
 
+@inlined_kernel
+def _newest(slots: Slots, slot: Index, token: Index, pages: Index) -> Any:
+    """Where the newest position behind a token like ``token`` is kept: a place in the flat memory of ``heads``."""
+    hashed = np.int64(mix(np.uint64(2166136261), token))
+    page = np.int64(slots.pages[slot, bucket_page(hashed, pages)])
+    return page * (N_ORDERS * BUCKETS) + bucket_of(hashed)
+
+
 @lean_kernel
-def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
-    """Index of the last occurrence of ``token`` in a stream; -1 if it is not found in a bounded number of steps."""
+def _last_seen(slots: Slots, slot: Index, token: Index, newest: Index) -> Any:
+    """Index of the last occurrence of ``token`` in a stream; -1 if it is not found in a bounded number of steps.
+
+    ``newest``: see :func:`_newest`; negative if nothing is linked yet.
+    """
     length = slots.numbers[slot, N_LENGTH]
     if token_at(slots, slot, length - 1) == token:
         return length - 1
-    indexed = slots.numbers[slot, N_INDEXED]
-    if indexed <= 1:
+    if newest < 0:
         return np.int64(-1)
-    hashed = np.int64(mix(np.uint64(2166136261), token))
-    page = slots.pages[slot, bucket_page(hashed, ((indexed - 1) >> PAGE_BITS) + 1)]
-    position = np.int64(slots.heads[page, 0, bucket_of(hashed)])
+    per_page = N_ORDERS * BUCKETS
+    position = np.int64(slots.heads[newest // per_page, 0, newest % per_page])
     for _ in range(MAX_STEPS):
         if position <= 0:
             break
@@ -133,117 +134,116 @@ def _last_seen(slots: Slots, slot: Index, token: Index) -> Any:
     return np.int64(-1)
 
 
-@lean_kernel
-def _classify(state: State, slot: Index, depth: Index, row: Index) -> Index:
-    """Write the table cells of the candidate in log row ``row``, followed for ``depth`` tokens; returns its parent."""
-    numbers = state.slots.numbers[slot]
-    c = state.log.candidates[numbers[N_LOG], row]
-    parent = c[SOURCE] * LENGTH_BINS + _LENGTH_BIN[c[LENGTH]]
-    offset = c[POSITION] - depth - numbers[N_POINTER + c[SOURCE]]
-    near = 2 if offset == 0 else (1 if -16 < offset < 48 else 0)
-    end = state.store.numbers[S_END] if c[SOURCE] == STORE else numbers[N_LENGTH]
-    c[CELL + BY_RANK] = parent * N_CLASSES + c[CLASS]
-    c[CELL + BY_NEAR] = parent * 3 + near
-    c[CELL + BY_AGE] = parent * 12 + _log2_bin(end - c[POSITION] + depth, 11)
-    return parent
+@inlined_kernel
+def _expect_token(state: State, slot: Index, entry: LongArray, length: Index) -> None:
+    """Ask for the memory that the features of a token will be made of, and note where the newest place is kept."""
+    slots, model = state.slots, state.model
+    row = _hash_row(entry[0], length, slots.numbers[slot, N_MODEL])
+    prefetch(model.by_token, 2 * row)
+    indexed = slots.numbers[slot, N_INDEXED]
+    entry[3] = -1
+    if indexed > 1:
+        entry[3] = _newest(slots, slot, entry[0], ((indexed - 1) >> PAGE_BITS) + 1)
+        prefetch(slots.heads, entry[3])
 
 
-@lean_kernel
-def _gather_token(
-    state: State, tokens: LongArray, count: Index, token: Index
-) -> tuple[Index, Index]:
-    """Row of ``token`` among the ``count`` distinct ones, appended to them if new. Returns (row, new count)."""
+@inlined_kernel
+def _gather_token(state: State, slot: Index, start: Index, count: Index, c: LongArray) -> Index:
+    """Row of a candidate's token among the ``count`` distinct ones; ``count`` if it is new, and is then added."""
+    tokens = state.log.tokens[state.slots.numbers[slot, N_LOG]]
     for row in range(count):
-        if tokens[row, 0] == token:
-            return row, count
-    tokens[count, 0] = token
-    best = state.scratch.best
-    best[count, :] = 0.0
-    return count, count + 1
+        if tokens[start + row, 0] == c[TOKEN]:
+            return row
+    tokens[start + count, 0] = c[TOKEN]
+    _expect_token(state, slot, tokens[start + count], c[LENGTH])
+    best = state.scratch.best[count]
+    for field in range(VOTE_FIELDS):
+        best[field] = 0.0
+    return count
 
 
 @lean_kernel
 def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: Index) -> Index:
-    """Sum up the candidates per distinct token, into the log's rows from ``start`` on; returns how many tokens.
-
-    Their number, and the best odds ratios by nearness and by age, stand in the features for now.
-    """
+    """Sum up the candidates per distinct token, into the log's rows from ``start`` on; returns how many tokens."""
     which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
-    parents, cells, best = state.model.parents[which], state.model.cells[which], state.scratch.best
-    tokens, features = state.log.tokens[where, start:], state.log.features[where, start:]
+    parents, cells = state.model.parents[which], state.model.cells[which]
+    candidates = state.log.candidates[where]
     first = state.log.depths[where, depth, D_CANDIDATE_START]
     found = 0
     for row in range(first, first + count):
-        parent = _classify(state, slot, depth, row)
-        c = state.log.candidates[where, row]
+        c = candidates[row]
+        parent = c[SOURCE] * LENGTH_BINS + _LENGTH_BIN[c[LENGTH]]
+        c[PARENT] = parent
         prior, against = parents[parent, 2], parents[parent, 3]
-        cell = c[CELL + BY_RANK]
-        r = (cells[BY_RANK, cell, 0] + SHRINK_CELL * prior) / (
-            cells[BY_RANK, cell, 1] + SHRINK_CELL
-        )
-        known = found
-        t, found = _gather_token(state, tokens, found, c[TOKEN])
-        if found > known:
-            features[t, :] = 0.0
-        best[t, c[SOURCE]] = max(best[t, c[SOURCE]], min(0.995, max(0.005, r)))
-        best[t, N_SOURCES] = max(best[t, N_SOURCES], c[LENGTH])
-        near = _odds(cells[BY_NEAR], c[CELL + BY_NEAR], SHRINK_CELL, prior) * against
-        age = _odds(cells[BY_AGE], c[CELL + BY_AGE], SHRINK_CELL, prior) * against
-        features[t, F_COUNT] += 1.0
-        features[t, F_NEAR] = max(features[t, F_NEAR], near)
-        features[t, F_AGE] = max(features[t, F_AGE], age)
+        hopes, doubts = SHRINK_CELL * prior, SHRINK_CELL * (1.0 - prior)
+        own, near, age = cells[parent, c[CLASS]], cells[parent, c[NEAR]], cells[parent, c[AGE]]
+        t = _gather_token(state, slot, start, found, c)
+        found = max(found, t + 1)
+        best = state.scratch.best[t]
+        rate = (own[0] + hopes) / (own[1] + SHRINK_CELL)
+        best[c[SOURCE]] = max(best[c[SOURCE]], rate)
+        best[V_LENGTH] = max(best[V_LENGTH], c[LENGTH])
+        best[V_NEAR] = max(best[V_NEAR], (near[0] + hopes) / (near[1] - near[0] + doubts) * against)
+        best[V_AGE] = max(best[V_AGE], (age[0] + hopes) / (age[1] - age[0] + doubts) * against)
+        best[V_COUNT] += 1.0
     return found
 
 
-@lean_kernel
-def _log_odds_ratio(
-    table: FloatArray, row: Index, strength: float, prior: float, logit: float
-) -> Any:
+@inlined_kernel
+def _log_odds_ratio(cell: CountArray, strength: float, prior: float, logit: float) -> Any:
     """Logarithm of the odds of a cell over those of its prior, whose logarithm is ``logit``."""
-    if table[row, 1] == 0.0:  # nothing known yet, as so often, and no logarithm to be taken
+    if cell[1] == 0.0:  # nothing known yet, as so often, and no logarithm to be taken
         return 0.0
-    return math.log(_odds(table, row, strength, prior)) - logit
+    hits, misses = cell[0] + strength * prior, cell[1] - cell[0] + strength * (1.0 - prior)
+    return quick_log(hits / misses) - logit
 
 
 @lean_kernel
-def _recency_row(state: State, slot: Index, depth: Index, token: Any, length: Index) -> Index:
+def _recency_row(
+    state: State, slot: Index, depth: Index, token: Any, length: Index, newest: Index
+) -> Index:
     """Row of the recency table: how long ago ``token`` occurred in the request or in its draft so far."""
-    slots = state.slots
-    seen = _last_seen(slots, slot, token)
-    ago = np.int64(1 << 13)
-    if seen >= 0:
-        ago = slots.numbers[slot, N_LENGTH] + depth - seen
+    drafted = state.scratch.drafted
+    ago = np.int64(-1)
     for q in range(depth):
-        if state.scratch.drafted[q] == token:
+        if drafted[q] == token:
             ago = np.int64(depth - q)
+    if ago < 0:
+        seen = _last_seen(state.slots, slot, token, newest)
+        ago = np.int64(1 << 13)
+        if seen >= 0:
+            ago = state.slots.numbers[slot, N_LENGTH] + depth - seen
     return _log2_bin(ago + 1, 13) * 16 + _LENGTH_BIN[length]
 
 
 @lean_kernel
 def _finish_features(state: State, slot: Index, depth: Index, row: Index, previous: Index) -> None:
-    """Turn the raw votes of the ranked token in log row ``row`` into its features."""
+    """Turn the votes for the ranked token in log row ``row`` into its features."""
     model = state.model
     which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
     x, entry = state.log.features[where, row], state.log.tokens[where, row]
     best = state.scratch.best[row - state.log.depths[where, depth, D_TOKEN_START]]
-    length = np.int64(best[N_SOURCES])
+    for source in range(N_SOURCES):
+        if best[source] > 0.0:
+            best[source] = min(_MOST, max(_LEAST, best[source]))
+    length = np.int64(best[V_LENGTH])
     first = max(best[0], max(best[1], best[2]))
     second = min(max(best[0], best[1]), best[2])  # own text and store, whichever says less
-    logit = math.log(first / (1.0 - first))
+    logit = quick_log(first / (1.0 - first))
     entry[1] = _hash_row(entry[0], length, which)
     entry[2] = _hash_row(previous, length, which)
-    entry[3] = _recency_row(state, slot, depth, entry[0], length)
+    entry[3] = _recency_row(state, slot, depth, entry[0], length, entry[3])
     x[F_RELIABILITY] = logit
-    x[F_COUNT] = _LOG[np.int64(x[F_COUNT])]
+    x[F_COUNT] = _LOG[np.int64(best[V_COUNT])]
     x[F_ONE] = 1.0
-    x[F_TOKEN] = _log_odds_ratio(model.by_token, entry[1], SHRINK_TOKEN, first, logit)
-    x[F_CONTEXT] = _log_odds_ratio(model.by_context, entry[2], SHRINK_TOKEN, first, logit)
-    x[F_RECENCY] = _log_odds_ratio(model.by_recency[which], entry[3], SHRINK_RECENCY, first, logit)
-    x[F_NEAR] = math.log(x[F_NEAR])
-    x[F_AGE] = math.log(x[F_AGE])
+    x[F_TOKEN] = _log_odds_ratio(model.by_token[entry[1]], SHRINK_TOKEN, first, logit)
+    x[F_CONTEXT] = _log_odds_ratio(model.by_context[entry[2]], SHRINK_TOKEN, first, logit)
+    x[F_RECENCY] = _log_odds_ratio(model.by_recency[which, entry[3]], SHRINK_RECENCY, first, logit)
+    x[F_NEAR] = quick_log(best[V_NEAR])
+    x[F_AGE] = quick_log(best[V_AGE])
     x[F_BOTH] = 0.0
     if second > 0.0:
-        x[F_BOTH] = min(4.0, max(0.0, math.log(second / (1.0 - second)) + 3.0))
+        x[F_BOTH] = min(4.0, max(0.0, quick_log(second / (1.0 - second)) + 3.0))
 
 
 @lean_kernel
@@ -254,7 +254,7 @@ def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> No
     own = 0.0
     stored = 0.0
     for row in range(found):
-        longest = max(longest, best[row, N_SOURCES])
+        longest = max(longest, best[row, V_LENGTH])
         own = max(own, max(best[row, PROMPT], best[row, OUTPUT]))
         stored = max(stored, best[row, STORE])
     kind = 0 if stored == 0.0 else (1 if own == 0.0 else 2)
@@ -299,17 +299,18 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
         weights[f] = w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]
     total = 1.0  # the weight of "none of them"
     top = start
-    highest = -math.inf
+    highest = 0.0
     for row in range(start, start + found):
         _finish_features(state, slot, depth, row, previous)
         z = 0.0
         for f in range(N_FEATURES):
             z += weights[f] * log.features[where, row, f]
-        if z > highest:
-            highest = z
+        weight = quick_exp(z)
+        if weight > highest:
+            highest = weight
             top = row
-        log.probs[where, row] = math.exp(min(z, 12.0))
-        total += log.probs[where, row]
+        log.probs[where, row] = weight
+        total += weight
     for row in range(start, start + found):
         log.probs[where, row] /= total
     return top

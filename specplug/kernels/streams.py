@@ -35,6 +35,7 @@ from specplug.kernels.layout import (
     IntArray,
     Slots,
 )
+from specplug.kernels.quick import floor_log2
 
 
 @lean_kernel
@@ -55,21 +56,15 @@ def token_at(slots: Slots, slot: Index, position: Index) -> Any:
 
 
 @lean_kernel
-def _split_page(page: Index) -> Index:
-    """The page from which bucket page ``page`` (at least 1) is split off."""
-    half = 1
-    while half * 2 <= page:
-        half *= 2
-    return page - half
+def _half(pages: Index) -> Index:
+    """The largest power of two up to ``pages``: so many bucket pages there were before the current round of splits."""
+    return np.int64(1) << floor_log2(pages)
 
 
 @lean_kernel
-def _half(pages: Index) -> Index:
-    """The largest power of two up to ``pages``: so many bucket pages there were before the current round of splits."""
-    half = 1
-    while half * 2 <= pages:
-        half *= 2
-    return half
+def _split_page(page: Index) -> Index:
+    """The page from which bucket page ``page`` (at least 1) is split off."""
+    return page - _half(page)
 
 
 @lean_kernel

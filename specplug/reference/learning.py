@@ -12,10 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.reference.streams import append_tokens, index_some
-from specplug.reference.suffix_state import LINKED_PER_CALL, PROMPT, STORE, Depth, SuffixState
+from specplug.reference.suffix_state import (
+    LINKED_PER_CALL,
+    N_FEATURES,
+    PROMPT,
+    STORE,
+    Depth,
+    SuffixState,
+)
+
+Table = NDArray[np.float32] | NDArray[np.float64]
 
 
-def _count_hit(table: NDArray[np.float64], row: int, hit: bool) -> None:
+def _count_hit(table: Table, row: int, hit: bool) -> None:
     table[row] += (float(hit), 1.0)
     if table[row, 1] > 20000.0:
         table[row] *= 0.5
@@ -25,6 +34,7 @@ def _learn_tokens(state: SuffixState, slot: int, depth: Depth, true: int) -> Non
     model = state.models[state.streams[slot].model]
     model.updates += 1.0
     step = 0.02 * max(0.2, 1.0 / math.sqrt(1.0 + model.updates / 1000.0))
+    slope = [0.0] * N_FEATURES
     for entry in depth.ranked:
         hit = entry.token == true
         for table, row in zip(
@@ -32,9 +42,9 @@ def _learn_tokens(state: SuffixState, slot: int, depth: Depth, true: int) -> Non
         ):
             _count_hit(table, row, hit)
         error = step * (float(hit) - entry.probability)
-        for f, x in enumerate(entry.features):
-            for part, row in enumerate(depth.sets):
-                model.weights[part, row, f] += error * x
+        slope = [sum_ + error * x for sum_, x in zip(slope, entry.features, strict=True)]
+    for part, row in enumerate(depth.sets):
+        model.weights[part, row] += slope
 
 
 def _learn_candidates(state: SuffixState, slot: int, depth: Depth, true: int) -> None:

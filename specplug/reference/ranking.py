@@ -11,6 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.reference.quick import quick_exp, quick_log
 from specplug.reference.streams import bucket_of, bucket_page, mix
 from specplug.reference.suffix_state import (
     LENGTH_BINS,
@@ -24,7 +25,7 @@ from specplug.reference.suffix_state import (
     SuffixState,
 )
 
-Table = NDArray[np.float64]
+Table = NDArray[np.float32] | NDArray[np.float64]
 
 
 def rank_tokens(
@@ -56,7 +57,7 @@ def rank_tokens(
         z = 0.0
         for f, x in enumerate(entry.features):
             z += (w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]) * x
-        entry.probability = math.exp(min(z, 12.0))
+        entry.probability = quick_exp(z)
         total += entry.probability
     for entry in ranked:
         entry.probability /= total
@@ -84,12 +85,13 @@ def _log2_bin(value: int, top: int) -> int:
 
 
 def _rate(table: Table, row: int, strength: float, prior: float) -> float:
-    return float((table[row, 0] + strength * prior) / (table[row, 1] + strength))
+    hits, trials = table[row].tolist()
+    return float((hits + strength * prior) / (trials + strength))
 
 
 def _odds(table: Table, row: int, strength: float, prior: float) -> float:
-    misses = table[row, 1] - table[row, 0]
-    return float((table[row, 0] + strength * prior) / (misses + strength * (1.0 - prior)))
+    hits, trials = table[row].tolist()
+    return float((hits + strength * prior) / (trials - hits + strength * (1.0 - prior)))
 
 
 def _hash_row(token: int, length: int, model: int) -> int:
@@ -131,7 +133,7 @@ def _features(
     length = max(c.length for c in group)
     first = max(best)
     second = min(max(best[0], best[1]), best[2])
-    logit = math.log(first / (1.0 - first))
+    logit = quick_log(first / (1.0 - first))
     rows = (
         _hash_row(token, length, which),
         _hash_row(previous, length, which),
@@ -139,16 +141,16 @@ def _features(
     )
     both = 0.0
     if second > 0.0:
-        both = min(4.0, max(0.0, math.log(second / (1.0 - second)) + 3.0))
+        both = min(4.0, max(0.0, quick_log(second / (1.0 - second)) + 3.0))
     features = [
         logit,
         math.log(len(group)),
         1.0,
-        math.log(_odds(state.by_token, rows[0], 1.0, first)) - logit,
-        math.log(_odds(state.by_context, rows[1], 1.0, first)) - logit,
-        math.log(_odds(model.by_recency, rows[2], 4.0, first)) - logit,
-        math.log(near),
-        math.log(age),
+        quick_log(_odds(state.by_token, rows[0], 1.0, first)) - logit,
+        quick_log(_odds(state.by_context, rows[1], 1.0, first)) - logit,
+        quick_log(_odds(model.by_recency, rows[2], 4.0, first)) - logit,
+        quick_log(near),
+        quick_log(age),
         both,
     ]
     return Ranked(token, rows, features, source_of(best))

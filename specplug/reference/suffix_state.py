@@ -107,8 +107,8 @@ class Model:
     """Count tables of [hits, trials], the weights, and the discounted goodput."""
 
     parents: NDArray[np.float64]
-    cells: NDArray[np.float64]
-    by_recency: NDArray[np.float64]
+    cells: NDArray[np.float32]
+    by_recency: NDArray[np.float32]
     weights: NDArray[np.float64]
     tokens: float = 40.0
     cost: float = 20.0
@@ -126,15 +126,15 @@ class SuffixState:
     streams: dict[int, Stream]
     store: Store
     models: list[Model]
-    by_token: NDArray[np.float64]
-    by_context: NDArray[np.float64]
+    by_token: NDArray[np.float32]
+    by_context: NDArray[np.float32]
     pending: list[tuple[int, list[tuple[Depth, int]], int, int]] = field(default_factory=list)
 
 
 def new_state(capacity: int, bucket_count: int) -> SuffixState:
     """No requests, nothing stored, nothing learned."""
     store, models = Store(capacity, bucket_count), [new_model() for _ in range(N_MODELS)]
-    by_token, by_context = np.zeros((TABLE_ROWS, 2)), np.zeros((TABLE_ROWS, 2))
+    by_token, by_context = np.zeros((2, TABLE_ROWS, 2), np.float32)
     return SuffixState({}, store, models, by_token, by_context)
 
 
@@ -145,4 +145,5 @@ def new_model() -> Model:
         parents[row] = (4.0 * min(0.95, 0.15 + 0.09 * (row % LENGTH_BINS)), 4.0)
     weights = np.zeros((3, LENGTH_BINS, N_FEATURES))
     weights[0] = (0.7, 0.2, 0.0, 0.3, 0.3, 0.2, 0.3, 0.3, 0.1)
-    return Model(parents, np.zeros((3, 512, 2)), np.zeros((RECENCY_ROWS, 2)), weights)
+    cells = np.zeros((3, 512, 2), np.float32)
+    return Model(parents, cells, np.zeros((RECENCY_ROWS, 2), np.float32), weights)
