@@ -56,7 +56,8 @@ ARROWS = {
     "specplug.settings": _row("specplug.types", "specplug.errors", "numpy"),
     "specplug.stats": _row("specplug.types", "specplug.errors", "numpy"),
     "specplug.figures": _row("specplug.errors", lazily=("matplotlib",)),
-    "specplug.kernels": _row("numba", "numpy"),
+    # llvmlite is what numba compiles with, and comes with it.
+    "specplug.kernels": _row("llvmlite", "numba", "numpy"),
     "specplug.reference": _row("specplug.types", "specplug.errors", "numpy"),
     "specplug.verify": _row("specplug.kernels", "numpy", *BASE),
     "specplug.index": _row("specplug.kernels", "numpy", *BASE),
