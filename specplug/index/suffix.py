@@ -1,7 +1,7 @@
 """The suffix drafter's state: request streams, the store of finished outputs and the model that ranks candidates.
 
 Ownership: the arrays belong to this class; kernels change them in place. Memory: 22 bytes per token of a live
-request in pages of 64 tokens, the store's bytes within its budget, 9 MB of tables, and a log of the last two drafts of
+request in pages of 64 tokens, the store's bytes within its budget, 5 MB of tables, and a log of the last two drafts of
 each slot (112 kB at 16 draft tokens).
 """
 

@@ -54,7 +54,7 @@ from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
 #: Where the last token stands in the context, and what stands there for separators and for what does not exist.
 _LAST = CONTEXT - 1
 _NOTHING = -2
-_BLOCK_BITS = 4
+_BLOCK_BITS = BLOCK.bit_length() - 1
 
 
 @lean_kernel

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.layout import (
     BUCKET_BITS,
     BUCKETS,
-    LONGEST,
     N_DEPTHS,
     N_DRAFTED,
     N_INDEXED,
@@ -27,7 +26,6 @@ from specplug.kernels.layout import (
     N_POINTER,
     N_PROMPT,
     N_SOURCES,
-    ORDERS,
     PAGE,
     PAGE_BITS,
     SEPARATOR,
@@ -45,6 +43,26 @@ def mix(state: Any, token: Any) -> Any:
         (np.uint64(state) ^ (np.uint64(token) & np.uint64(0xFFFFFFFF))) * np.uint64(2654435769)
     ) & np.uint64(0xFFFFFFFF)
     return mixed ^ (mixed >> np.uint64(15))
+
+
+@inlined_kernel
+def context_hashes(seed: Any, tokens: Any) -> Any:
+    """Hashes of the last 1, 2 and 4 (see ORDERS) of four ``tokens``, newest first, and how many of them exist.
+
+    A negative token ends the context; what would be hashed beyond it is meaningless.
+    """
+    a, b, c, d = tokens
+    one = mix(seed, a)
+    two = mix(one, b)
+    four = mix(mix(two, c), d)
+    known = 3
+    if a < 0:
+        known = 0
+    elif b < 0:
+        known = 1
+    elif c < 0 or d < 0:
+        known = 2
+    return (np.int64(one), np.int64(two), np.int64(four)), known
 
 
 @lean_kernel
@@ -107,14 +125,18 @@ def begin_stream(
 def append_tokens(slots: Slots, slot: Index, tokens: IntArray) -> None:
     """Append ``tokens`` to the stream of ``slot``, taking pages from the free stack; one separator is like another."""
     length = slots.numbers[slot, N_LENGTH]
-    for token in tokens:
-        if length & (PAGE - 1) == 0:
+    done = 0
+    while done < len(tokens):
+        start = length & (PAGE - 1)
+        if start == 0:
             slots.free_count[0] -= 1
             slots.pages[slot, length >> PAGE_BITS] = slots.free[slots.free_count[0]]
-        slots.tokens[
-            (slots.pages[slot, length >> PAGE_BITS] << PAGE_BITS) | (length & (PAGE - 1))
-        ] = token if token >= 0 else SEPARATOR
-        length += 1
+        place = (np.int64(slots.pages[slot, length >> PAGE_BITS]) << PAGE_BITS) | start
+        count = min(PAGE - start, len(tokens) - done)
+        for j in range(count):
+            slots.tokens[place + j] = max(tokens[done + j], SEPARATOR)
+        done += count
+        length += count
     slots.numbers[slot, N_LENGTH] = length
 
 
@@ -131,34 +153,51 @@ def _open_bucket_page(slots: Slots, slot: Index, page: Index) -> None:
             slots.heads[new, order, bucket] = slots.heads[old, order, bucket]
 
 
+@inlined_kernel
+def _before(slots: Slots, slot: Index, position: Index) -> Any:
+    """The token at ``position``, -1 before the beginning."""
+    return token_at(slots, slot, position) if position >= 0 else np.int32(SEPARATOR)
+
+
+@inlined_kernel
+def _link(slots: Slots, slot: Index, place: Any, order: Index, hashed: Any, half: Index) -> None:
+    """Put a position, ``place`` in its page and in memory, at the head of its chain of an order."""
+    position, here = place
+    page = _bucket_page(hashed, (position >> PAGE_BITS) + 1, half)
+    owner, bucket = np.int64(slots.pages[slot, page]), bucket_of(hashed)
+    slots.links[here, order] = slots.heads[owner, order, bucket]
+    slots.heads[owner, order, bucket] = position
+
+
 @lean_kernel
 def index_stream(slots: Slots, slot: Index, end: Index) -> None:
     """Link the positions up to ``end`` (excluded) that are not linked yet."""
-    start = slots.numbers[slot, N_INDEXED]
-    half = _half((start >> PAGE_BITS) + 1)
-    for position in range(start, end):
+    position = slots.numbers[slot, N_INDEXED]
+    half = _half((position >> PAGE_BITS) + 1)
+    a, b = _before(slots, slot, position - 1), _before(slots, slot, position - 2)
+    c, d = _before(slots, slot, position - 3), _before(slots, slot, position - 4)
+    while position < end:
         page = position >> PAGE_BITS
         if position & (PAGE - 1) == 0 or position == 1:
             _open_bucket_page(slots, slot, page)
             half = _half(page + 1)
-        here = (slots.pages[slot, page] << PAGE_BITS) | (position & (PAGE - 1))
-        hashed = np.uint64(2166136261)
-        order = 0
-        for back in range(1, LONGEST + 1):
-            token = token_at(slots, slot, position - back) if back <= position else -1
-            if token < 0:  # the stream begins here, or a separator: no longer context exists
-                break
-            hashed = mix(hashed, token)
-            if back == ORDERS[order]:
-                bucket = bucket_of(np.int64(hashed))
-                owner = slots.pages[slot, _bucket_page(np.int64(hashed), page + 1, half)]
-                slots.links[here, order] = slots.heads[owner, order, bucket]
-                slots.heads[owner, order, bucket] = position
-                order += 1
-        while order < N_ORDERS:
-            slots.links[here, order] = 0
-            order += 1
-    slots.numbers[slot, N_INDEXED] = max(start, end)
+        first = np.int64(slots.pages[slot, page]) << PAGE_BITS
+        for here in range(
+            first | (position & (PAGE - 1)), first + min(PAGE, end - (page << PAGE_BITS))
+        ):
+            hashes, known = context_hashes(np.uint64(2166136261), (a, b, c, d))
+            place = (position, here)
+            for order in range(known, N_ORDERS):
+                slots.links[here, order] = 0
+            if known > 0:
+                _link(slots, slot, place, 0, hashes[0], half)
+            if known > 1:
+                _link(slots, slot, place, 1, hashes[1], half)
+            if known > 2:
+                _link(slots, slot, place, 2, hashes[2], half)
+            a, b, c, d = slots.tokens[here], a, b, c
+            position += 1
+    slots.numbers[slot, N_INDEXED] = max(position, slots.numbers[slot, N_INDEXED])
 
 
 @lean_kernel

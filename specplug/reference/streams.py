@@ -23,6 +23,19 @@ def mix(state: int, token: int) -> int:
     return mixed ^ (mixed >> 15)
 
 
+def context_hashes(seed: int, tokens: Sequence[int]) -> tuple[list[int], int]:
+    """Hashes of the last ``ORDERS`` of four tokens, newest first, and how many of them exist."""
+    hashes = []
+    hashed, known, ended = seed, 0, False
+    for back, token in enumerate(tokens, 1):
+        hashed = mix(hashed, token)
+        ended = ended or token < 0
+        if back in ORDERS:
+            hashes.append(hashed)
+            known += not ended
+    return hashes, known
+
+
 def token_at(state: SuffixState, slot: int, position: int) -> int:
     """The token of a stream at ``position``."""
     return state.streams[slot].tokens[position]
