@@ -105,8 +105,8 @@ def _store_links(store: layout.Store, end: int) -> str:
 
 
 def _model(model: layout.Model) -> str:
-    for name, array in zip(model._fields, model, strict=True):
-        if not np.isfinite(array).all():
+    for name in model._fields:
+        if not np.isfinite(getattr(model, name)).all():
             return f"model array {name!r} holds a value that is not finite"
     for name in ("parents", "cells", "by_token", "by_context", "by_recency"):
         table = getattr(model, name)

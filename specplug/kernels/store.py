@@ -88,7 +88,10 @@ def store_output(slots: Slots, slot: Index, store: Store, start: Index, end: Ind
     seed = seed_of(namespace)
     position = store.numbers[S_END]
     place = physical(store, position)
-    a = b = c = d = np.int32(SEPARATOR)
+    a: Any = np.int32(SEPARATOR)
+    b: Any = a
+    c: Any = a
+    d: Any = a
     for index in range(start, end):
         _expect(slots, slot, store, seed, index + AHEAD, end)
         store.tokens[place] = token_at(slots, slot, index)
