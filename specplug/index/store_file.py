@@ -13,11 +13,9 @@ beside it is written, synchronised to disk and renamed over it, so that readers 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 
 from specplug._version import __version__
 from specplug.errors import StoreFileError
+from specplug.files import replace_file
 from specplug.index.pieces import PIECE, all_within, concatenated, give_way, replaced_from
 from specplug.types import SEPARATOR
 
@@ -114,20 +113,8 @@ def write_store(path: Path, outputs: Outputs, vocabulary: Vocabulary) -> None:
         np.ascontiguousarray(outputs.tokens, "<i4"),
     ]
     header["sha256"] = _checksum(header, arrays)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(MAGIC + str(VERSION).encode() + b"\n" + json.dumps(header).encode() + b"\n")
-            for array in arrays:
-                file.write(array.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _synchronise_folder(path.parent)
+    first = MAGIC + str(VERSION).encode() + b"\n" + json.dumps(header).encode() + b"\n"
+    replace_file(path, first, *(array.data for array in arrays))
 
 
 def read_store(path: Path, vocabulary: Vocabulary) -> Outputs:
@@ -252,13 +239,3 @@ def _checksum(header: dict[str, Any], arrays: list[NDArray[Any]]) -> str:
             digest.update(content[start : start + PIECE])
             give_way()
     return digest.hexdigest()
-
-
-def _synchronise_folder(folder: Path) -> None:
-    """Make the renaming itself survive a power failure, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
