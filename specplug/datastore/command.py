@@ -110,7 +110,10 @@ def run(chosen: argparse.Namespace) -> int:
         print(f"specplug datastore {chosen.action}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print(
+            "interrupted; the same command goes on from its last checkpoint, which it takes every few million tokens",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -201,9 +204,13 @@ def describe(store: Datastore) -> dict[str, Any]:
         "vocabulary": header.vocabulary or None,
         "bytes": header.file_size,
         "bytes_per_token": round(header.file_size / header.tokens, 3),
-        **{f"bits_per_{name.removesuffix('s')}": s.bits for name, s in header.sections.items()},
+        **{f"bits_per_{_ONE[name]}": s.bits for name, s in header.sections.items()},
         **header.metadata,
     }
+
+
+#: What the numbers of a section are, one of them.
+_ONE = {"tokens": "token", "entries": "entry", "buckets": "bucket"}
 
 
 def _verify(chosen: argparse.Namespace) -> int:

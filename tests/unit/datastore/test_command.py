@@ -49,6 +49,8 @@ def test_info(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datastore", "info", store, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["documents"], facts["tokens"], facts["vocab_size"]) == (2, 11, 50)
+    bits = {name: value for name, value in facts.items() if name.startswith("bits_per_")}
+    assert bits == {"bits_per_token": 6, "bits_per_entry": 4, "bits_per_bucket": 9}
     assert main(["datastore", "info", store]) == 0
     assert "bytes_per_token" in capsys.readouterr().out
 
