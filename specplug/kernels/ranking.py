@@ -191,9 +191,7 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
 
 @inlined_kernel
 def _log_odds_ratio(cell: CountArray, strength: float, prior: float, logit: float) -> Any:
-    """Logarithm of the odds of a cell over those of its prior, whose logarithm is ``logit``."""
-    if cell[1] == 0.0:  # nothing known yet, as so often, and no logarithm to be taken
-        return 0.0
+    """Logarithm of the odds of a cell over those of its prior, whose logarithm is ``logit``; 0 if nothing is known."""
     hits, misses = cell[0] + strength * prior, cell[1] - cell[0] + strength * (1.0 - prior)
     return quick_log(hits / misses) - logit
 

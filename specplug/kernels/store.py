@@ -28,7 +28,8 @@ AHEAD = 8
 @lean_kernel
 def physical(store: Store, position: Index) -> Index:
     """The place in the ring of a stored position that still exists or is about to be written."""
-    return position % store.tokens.shape[0]
+    # Unsigned: a remainder of signed numbers takes a correction.
+    return np.int64(np.uint64(position) % np.uint64(store.tokens.shape[0]))
 
 
 @lean_kernel
