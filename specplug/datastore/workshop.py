@@ -104,6 +104,8 @@ class Workshop:
             return self.file
         self.place.mkdir(exist_ok=True)
         self._left = True
+        # What another build remembered is about the file that is now overwritten.
+        (self.place / JOURNAL).unlink(missing_ok=True)
         opened = open(self.place / FILE, "w+b")  # noqa: SIM115 (held until close)
         try:
             opened.write(self.file.getvalue())  # type: ignore[attr-defined]

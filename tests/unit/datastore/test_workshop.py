@@ -97,3 +97,14 @@ def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatastoreError, match="cannot be written"):
         Writer(tmp_path / "file" / "d", 10)
+
+
+def test_a_build_is_never_continued_with_the_text_of_another(tmp_path: Path) -> None:
+    """Both were interrupted, the other one before it had remembered anything: its text was taken for that of the first."""
+    with Writer(tmp_path, 1000, identity={"inputs": "a"}) as one:
+        one.add(np.array(text(0, 200), np.int32))
+        one.checkpoint({"read": 1})
+    with Writer(tmp_path, 1000, memory=1, identity={"inputs": "b"}) as other:
+        other.add(np.array(text(1, 70_000), np.int32))
+    with Writer(tmp_path, 1000, identity={"inputs": "a"}) as again:
+        assert (again.cursor, again.tokens) == ({}, 0)
