@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
 
 
 def test_a_build_is_never_continued_with_the_text_of_another(tmp_path: Path) -> None:
-    """Both were interrupted, the other one before it had remembered anything: its text was taken for that of the first."""
+    """Both were interrupted, the other one before it had remembered anything: the first went on with its text."""
     with Writer(tmp_path, 1000, identity={"inputs": "a"}) as one:
         one.add(np.array(text(0, 200), np.int32))
         one.checkpoint({"read": 1})
