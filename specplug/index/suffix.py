@@ -80,7 +80,7 @@ class SuffixIndex:
     def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
         """Begin a stream in ``slot``, freeing what it held; a long ``history`` is indexed over several calls."""
         slot = self._check_slot(slot)
-        history = as_kernel_array(history, np.int32)
+        history = _as_tokens(history, "the history of a request")
         self._check_room(slot, len(history))
         number = self.namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
@@ -101,8 +101,13 @@ class SuffixIndex:
         if slots is not known[0] or offsets is not known[1]:
             self._bind_observed(slots, offsets, len(tokens))
         # The compiled code looks at the address only.
-        if not (type(tokens) is np.ndarray and tokens.dtype is _TOKENS and tokens.flags.carray):
-            tokens = as_kernel_array(tokens, np.int32)
+        if not (
+            type(tokens) is np.ndarray
+            and tokens.dtype is _TOKENS
+            and tokens.ndim == 1
+            and tokens.flags.carray
+        ):
+            tokens = _as_tokens(tokens, "Observed.tokens")
         while missing := self._run.observe(self._packed.handle, tokens, self.cost):
             if missing < 0:
                 self._refuse_observed(len(tokens))
@@ -156,7 +161,7 @@ class SuffixIndex:
         """Store ``text`` as if a request had said it. Needs slot 0, so no request may be live there."""
         if self.state.slots.numbers[0, layout.N_LENGTH]:
             raise InvalidRequestError("text can only be stored while slot 0 is free")
-        text = as_kernel_array(text, np.int32)
+        text = _as_tokens(text, "a text to be stored")
         number = self.namespaces.number_of(namespace)
         room = min(layout.LINKED_PER_CALL, self.state.slots.pages.shape[1] * layout.PAGE)
         for begin in range(0, len(text), room):
@@ -297,6 +302,17 @@ class SuffixIndex:
         grown = grow_slots(slots, max(2 * pages, pages + missing))
         for name in layout.Slots._fields:
             self._packed.bind("slots", name, getattr(grown, name))
+
+
+def _as_tokens(tokens: TokenArray, what: str) -> TokenArray:
+    """``tokens`` as the compiled code takes them: it looks at the address only, and another number of axes is memory
+    that is not its own."""
+    array = as_kernel_array(tokens, np.int32)
+    if array.ndim != 1:
+        raise InvalidRequestError(
+            f"{what} must be token ids along one axis, got an array of shape {array.shape}; hand over one row"
+        )
+    return array
 
 
 def _wrong_offsets(rows: int, most: int, offsets: NDArray[np.int64]) -> InvalidRequestError:

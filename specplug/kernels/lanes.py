@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import llvmlite.ir as ir
@@ -9,6 +10,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from specplug.kernels._jit import COMPILED
+
+if sys.byteorder != "little":
+    # The first of eight comparisons would be the highest bit of their sum, and all counts would be wrong.
+    raise ImportError(
+        f"specplug's kernels need a little-endian processor, as x86-64 and ARM are; this one is {sys.byteorder}-endian"
+    )
 
 #: Tokens that :data:`agreement` compares.
 LANES = 8

@@ -56,6 +56,24 @@ def test_offsets_that_do_not_fit_are_refused(lists: Any, offsets: list[int], mes
     assert index.index.tokens(0).tolist() == index.index.tokens(1).tolist() == [1, 2]
 
 
+def test_tokens_along_two_axes_are_refused_where_they_come_in(lists: Any) -> None:
+    """Compiled code takes their address for that of a row, and wrote beyond its own memory."""
+    index = lists()
+    index.start([1, 2], slot=1)
+    square = np.ones((2, 2), np.int32)
+    one, ends = np.array([1], np.int32), np.array([0, 2])
+    calls = [
+        (lambda: index.index.start(2, "", 2, square), "the history of a request"),
+        (lambda: index.index.observe(Observed(one, ends, square)), "Observed.tokens"),
+        (lambda: index.index.store_text("", square), "a text to be stored"),
+    ]
+    for call, name in calls:
+        with pytest.raises(InvalidRequestError, match=rf"{name} must be .* one axis, .*\(2, 2\)"):
+            call()
+    assert index.index.tokens(1).tolist() == [1, 2]
+    assert index.index.check_invariants() == ""
+
+
 def test_text_beyond_the_length_limit_is_refused_before_it_is_written(lists: Any) -> None:
     index = lists(max_length=100)
     index.start([7] * 100, slot=1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from specplug.kernels import lanes
 from specplug.kernels._jit import kernel
 from specplug.kernels.lanes import LANES, agreement
 from specplug.kernels.quick import floor_log2, quick_exp, quick_log
@@ -46,3 +49,14 @@ def test_tokens_that_agree_are_counted_backwards(bits: list[int], here: int, the
     while expected < LANES and text[here - expected] == context[there - expected]:
         expected += 1
     assert _agreement(text, here, context, there) == expected
+
+
+def test_a_big_endian_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of bits would be another, and drafts would be wrong without a word."""
+    spec = importlib.util.spec_from_file_location("lanes_again", lanes.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(ImportError, match="little-endian processor"):
+        spec.loader.exec_module(module)
