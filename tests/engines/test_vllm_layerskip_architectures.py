@@ -33,7 +33,7 @@ CONFIG: dict[str, Any] = {
 }
 
 #: Families of which only whole layers can be left out.
-WHOLE_LAYERS = ("opt", "bloom")
+WHOLE_LAYERS = ("opt",)
 #: Their windows get a cache of their own, unless vLLM is told otherwise.
 WINDOWS = ("gemma2", "gemma3_text", "cohere2", "gpt_oss")
 
