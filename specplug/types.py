@@ -129,7 +129,8 @@ class Request:
 class Observed(NamedTuple):
     """Tokens that became certain since the last step, for several requests at once.
 
-    They include every token the target emitted (accepted drafts and its own), never a rejected draft.
+    They include every token the target emitted (accepted drafts and its own), never a rejected draft. Valid during the
+    call: the session overwrites the arrays at its next step.
 
     Attributes:
         slots: int32 ``[B]``, each at most once.

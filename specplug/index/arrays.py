@@ -146,12 +146,20 @@ def new_model() -> layout.Model:
         _zeros((models, layout.RECENCY_ROWS, 2), np.float32),
         weights,
         np.tile([40.0, 20.0, 0.0], (models, 1)),
+        np.tile([0.0, 0.0, 0.0, 1.0], (models, layout.CALIBRATION_BINS, 1)),
     )
 
 
 def copy_model(model: layout.Model, number: int) -> None:
     """Let model ``number`` start from what model 0 has learned from all kinds of traffic."""
-    for array in (model.parents, model.cells, model.by_recency, model.weights, model.numbers):
+    for array in (
+        model.parents,
+        model.cells,
+        model.by_recency,
+        model.weights,
+        model.numbers,
+        model.calibration,
+    ):
         array[number] = array[0]
 
 

@@ -65,6 +65,13 @@ def next_token(state: State, slot: Index, depth: Index, source: Index, position:
 
 
 @lean_kernel
+def floor_of(state: State, slot: Index, cost: float) -> Any:
+    """The survival below which verifying a token costs more than it brings: its cost times the goodput."""
+    learned = state.model.numbers[state.slots.numbers[slot, N_MODEL]]
+    return cost * learned[M_TOKENS] / learned[M_COST]
+
+
+@lean_kernel
 def _push_chain(state: State, count: Index, depth: Index, parent: Index) -> Index:
     """Offer the chain's token at ``depth``; returns the new count."""
     scratch = state.scratch
@@ -161,10 +168,8 @@ def branch_row(state: State, slot: Index, row: Index, ceiling: Index, cost: floa
     sources = state.log.sources
     drafted = numbers[slot, N_DRAFTED]
     for depth in range(drafted):
-        scratch.chain[depth, 0] = calls.survival[row, depth]
         scratch.chain[depth, 1] = sources[slot, depth]
-    learned = state.model.numbers[numbers[slot, N_MODEL]]
-    floor = cost * learned[M_TOKENS] / learned[M_COST]
+    floor = floor_of(state, slot, cost)
     count = 0
     taken = 0
     # Whose children are to be offered, and at which depth of the chain they stand.

@@ -9,7 +9,8 @@ draft would lower the goodput.
 from __future__ import annotations
 
 from specplug.kernels._jit import lean_kernel
-from specplug.kernels.branching import branch_row, next_token
+from specplug.kernels.branching import branch_row, floor_of, next_token
+from specplug.kernels.calibration import corrected, own_ratio
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
     AGE,
@@ -25,13 +26,11 @@ from specplug.kernels.layout import (
     LENGTH,
     LOG_CANDIDATES,
     LOG_TOKENS,
-    M_COST,
-    M_TOKENS,
+    N_CHAIN,
     N_DEPTHS,
     N_DRAFTED,
     N_LENGTH,
     N_LOG,
-    N_MODEL,
     N_PENDING,
     N_POINTER,
     NEAR,
@@ -146,10 +145,10 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = 0
     count = find_candidates(state, slot, size)
-    learned = state.model.numbers[numbers[slot, N_MODEL]]
-    floor = cost * learned[M_TOKENS] / learned[M_COST]
+    floor = floor_of(state, slot, cost)
     previous = token_at(state.slots, slot, numbers[slot, N_LENGTH] - 1) if size > 0 else -1
-    surviving = 1.0
+    own = own_ratio(state, slot)
+    surviving = said = 1.0
     drafted = 0
     for depth in range(ceiling):
         count = (
@@ -173,11 +172,14 @@ def draft_row(state: State, slot: Index, row: Index, ceiling: Index, cost: float
             break
         surviving *= probability
         state.calls.tokens[row, depth] = token
-        state.calls.survival[row, depth] = surviving
+        said *= corrected(state, slot, probability, surviving, own)
+        scratch.chain[depth, 0] = surviving
+        state.calls.survival[row, depth] = said
         log.sources[slot, depth] = source
         drafted += 1
         previous = token
     numbers[slot, N_DRAFTED] = drafted
+    numbers[slot, N_CHAIN] = drafted
     return drafted
 
 

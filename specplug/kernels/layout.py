@@ -98,7 +98,10 @@ N_MODELS = 24
 N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_LOG = range(8)
 #: Further columns: of the outcome that waits to be learned from its log (-1: none), the depths known, where its tokens
 #: begin in the stream, how many there were and how many had been drafted.
-N_PENDING, N_KNOWN, N_OUTCOME, N_EMITTED, N_COUNTED, N_POINTER = range(8, 14)
+N_PENDING, N_KNOWN, N_OUTCOME, N_EMITTED, N_COUNTED = range(8, 13)
+#: Tokens of the chain that was drafted, and of the one that waits to be learned from; draft tokens of the request that
+#: were judged, right, and expected to be right, in units of 2**-20 (:mod:`specplug.kernels.calibration`).
+N_CHAIN, N_JUDGED, N_TRIED, N_AGREED, N_EXPECTED, N_POINTER = range(13, 19)
 SLOT_FIELDS = N_POINTER + N_SOURCES
 
 #: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored, and the namespace whose text serves
@@ -108,6 +111,10 @@ STORE_FIELDS = 3
 
 #: Columns of ``Model.numbers``.
 M_TOKENS, M_COST, M_UPDATES = 0, 1, 2
+
+#: Columns of ``Model.calibration``, and its bins of equal width.
+C_TRIED, C_EXPECTED, C_ACCEPTED, C_RATIO = 0, 1, 2, 3
+CALIBRATION_BINS = 10
 
 #: Columns of ``Log.depths`` (int64): ranked tokens, weight sets (3), candidates, offsets of both in the log, and the
 #: row of the most probable token.
@@ -181,6 +188,7 @@ class Model(NamedTuple):
         weights: float64 ``[M, 3, LENGTH_BINS, N_FEATURES]``; the sets by depth, by best length,
             and by number of tokens and sources add up.
         numbers: float64 ``[M, 3]``, see ``M_*``: discounted tokens and cost, and updates so far.
+        calibration: float64 ``[M, CALIBRATION_BINS, 4]``, see ``C_*``: by survival estimate.
     """
 
     parents: NDArray[np.float64]
@@ -190,6 +198,7 @@ class Model(NamedTuple):
     by_recency: NDArray[np.float32]
     weights: NDArray[np.float64]
     numbers: NDArray[np.float64]
+    calibration: NDArray[np.float64]
 
 
 class Log(NamedTuple):
@@ -300,6 +309,7 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "by_recency": (np.float32, 3),
         "weights": (np.float64, 4),
         "numbers": (np.float64, 2),
+        "calibration": (np.float64, 3),
     },
     "log": {
         "depths": (np.int64, 3),

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from specplug.kernels._jit import inlined_kernel, lean_kernel
+from specplug.kernels.calibration import learn_survival
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
     AGE,
@@ -26,11 +27,13 @@ from specplug.kernels.layout import (
     M_COST,
     M_TOKENS,
     M_UPDATES,
+    N_CHAIN,
     N_COUNTED,
     N_DEPTHS,
     N_DRAFTED,
     N_EMITTED,
     N_FEATURES,
+    N_JUDGED,
     N_KNOWN,
     N_LENGTH,
     N_LOG,
@@ -176,6 +179,7 @@ def note_outcome(state: State, slot: Index, tokens: IntArray) -> None:
     numbers[slot, N_OUTCOME] = numbers[slot, N_LENGTH]
     numbers[slot, N_EMITTED] = len(tokens)
     numbers[slot, N_COUNTED] = numbers[slot, N_DRAFTED]
+    numbers[slot, N_JUDGED] = numbers[slot, N_CHAIN]
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = -1
     pending = state.slots.pending
@@ -192,6 +196,7 @@ def learn_row(state: State, slot: Index, cost: float) -> None:
         true = token_at(state.slots, slot, numbers[slot, N_OUTCOME] + depth)
         _learn_tokens(state, where, which, depth, true)
         _learn_candidates(state, where, which, depth, true)
+    learn_survival(state, slot, where)
     learned = state.model.numbers[which]
     learned[M_TOKENS] = DISCOUNT * learned[M_TOKENS] + numbers[slot, N_EMITTED]
     learned[M_COST] = DISCOUNT * learned[M_COST] + 1.0 + cost * numbers[slot, N_COUNTED]

@@ -15,8 +15,10 @@ from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.layout import (
     BUCKET_BITS,
     BUCKETS,
+    N_AGREED,
     N_DEPTHS,
     N_DRAFTED,
+    N_EXPECTED,
     N_INDEXED,
     N_LENGTH,
     N_MODEL,
@@ -26,6 +28,7 @@ from specplug.kernels.layout import (
     N_POINTER,
     N_PROMPT,
     N_SOURCES,
+    N_TRIED,
     PAGE,
     PAGE_BITS,
     SEPARATOR,
@@ -117,6 +120,9 @@ def begin_stream(
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = -1
     numbers[slot, N_PENDING] = -1
+    numbers[slot, N_TRIED] = 0
+    numbers[slot, N_AGREED] = 0
+    numbers[slot, N_EXPECTED] = 0
     for source in range(N_SOURCES):
         numbers[slot, N_POINTER + source] = 0
 

@@ -33,6 +33,12 @@ def next_token(
     return text[position] if position < len(text) else -1
 
 
+def floor_of(state: SuffixState, slot: int, cost: float) -> float:
+    """The survival below which verifying a token costs more than it brings."""
+    model = state.models[state.streams[slot].model]
+    return cost * model.tokens / model.cost
+
+
 def branch_row(
     state: SuffixState,
     slot: int,
@@ -43,8 +49,7 @@ def branch_row(
 ) -> tuple[list[int], list[float], list[int]]:
     """Tokens, survival and parents of the tree that is made of a chain."""
     stream = state.streams[slot]
-    model = state.models[stream.model]
-    floor = cost * model.tokens / model.cost
+    floor = floor_of(state, slot, cost)
     sources, stream.sources = stream.sources, []
     offered: list[_Node] = []
     taken: list[_Node] = []

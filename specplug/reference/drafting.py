@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specplug.reference.branching import next_token
+from specplug.reference.branching import floor_of, next_token
+from specplug.reference.calibration import corrected, own_ratio
 from specplug.reference.match import find_candidates, load_context
 from specplug.reference.ranking import rank_tokens
 from specplug.reference.suffix_state import (
@@ -28,10 +29,11 @@ def draft_row(
     """Draft tokens and survival estimates for one request."""
     stream = state.streams[slot]
     model = state.models[stream.model]
-    stream.depths, stream.drafted, stream.sources = [], 0, []
+    stream.depths, stream.drafted, stream.sources, stream.chain = [], 0, [], []
+    own = own_ratio(stream)
     context = load_context(state, slot)
     candidates = find_candidates(state, slot) if context else []
-    floor = cost * model.tokens / model.cost
+    floor = floor_of(state, slot, cost)
     tokens: list[int] = []
     survival: list[float] = []
     room = [LOG_TOKENS, LOG_CANDIDATES]
@@ -43,11 +45,13 @@ def draft_row(
         here = rank_tokens(state, slot, depth, candidates, previous, tokens)
         top = max(here.ranked, key=lambda entry: entry.probability)
         stream.depths.append(here if _fits(here, room) else Depth((0, 0, 0), [], []))
-        surviving = (survival[-1] if survival else 1.0) * top.probability
+        surviving = (stream.chain[-1] if stream.chain else 1.0) * top.probability
         if surviving < floor:
             break
         tokens.append(top.token)
-        survival.append(surviving)
+        stream.chain.append(surviving)
+        said = corrected(model, top.probability, surviving, own)
+        survival.append((survival[-1] if survival else 1.0) * said)
         stream.sources.append(top.source)
         candidates = _follow(candidates, top.token)
     stream.drafted = len(tokens)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.reference.calibration import learn_survival
 from specplug.reference.streams import append_tokens, index_some
 from specplug.reference.suffix_state import (
     LINKED_PER_CALL,
@@ -18,6 +19,7 @@ from specplug.reference.suffix_state import (
     PROMPT,
     STORE,
     Depth,
+    Outcome,
     SuffixState,
 )
 
@@ -77,31 +79,26 @@ def note_outcome(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:
         known.append((depth, int(true)))
         if max(depth.ranked, key=lambda entry: entry.probability).token != true:
             break  # what was ranked further on stands behind another token
-    state.pending.append((slot, known, len(tokens), stream.drafted))
+    proposed = list(zip(stream.depths, stream.chain, strict=False))
+    state.pending.append(Outcome(slot, known, len(tokens), stream.drafted, proposed))
     stream.depths, stream.drafted = [], -1
 
 
-def learn_row(
-    state: SuffixState,
-    slot: int,
-    known: Sequence[tuple[Depth, int]],
-    emitted: int,
-    drafted: int,
-    cost: float,
-) -> None:
-    """Learn from one outcome: depths with the true token of each, tokens emitted and drafted."""
-    model = state.models[state.streams[slot].model]
-    for depth, true in known:
-        _learn_tokens(state, slot, depth, true)
-        _learn_candidates(state, slot, depth, true)
-    model.tokens = 0.998 * model.tokens + emitted
-    model.cost = 0.998 * model.cost + 1.0 + cost * drafted
+def learn_row(state: SuffixState, outcome: Outcome, cost: float) -> None:
+    """Learn from one outcome."""
+    model = state.models[state.streams[outcome.slot].model]
+    for depth, true in outcome.known:
+        _learn_tokens(state, outcome.slot, depth, true)
+        _learn_candidates(state, outcome.slot, depth, true)
+    learn_survival(state, outcome.slot, outcome.known, outcome.proposed)
+    model.tokens = 0.998 * model.tokens + outcome.emitted
+    model.cost = 0.998 * model.cost + 1.0 + cost * outcome.drafted
 
 
 def learn_batch(state: SuffixState, cost: float) -> None:
     """Learn from all outcomes noted, in their order."""
-    for slot, known, emitted, drafted in state.pending:
-        learn_row(state, slot, known, emitted, drafted, cost)
+    for outcome in state.pending:
+        learn_row(state, outcome, cost)
     state.pending.clear()
 
 

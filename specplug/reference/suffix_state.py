@@ -32,6 +32,7 @@ LOG_CANDIDATES = 256
 TABLE_ROWS = 1 << 18
 N_MODELS = 24
 RECENCY_ROWS = 256
+CALIBRATION_BINS = 10
 
 
 @dataclass
@@ -84,6 +85,10 @@ class Stream:
     depths: list[Depth] = field(default_factory=list)
     drafted: int = -1
     sources: list[int] = field(default_factory=list)
+    chain: list[float] = field(default_factory=list)
+    tried: int = 0
+    agreed: int = 0
+    expected: int = 0
 
 
 @dataclass
@@ -110,17 +115,28 @@ class Model:
     cells: NDArray[np.float32]
     by_recency: NDArray[np.float32]
     weights: NDArray[np.float64]
+    calibration: NDArray[np.float64]
     tokens: float = 40.0
     cost: float = 20.0
     updates: float = 0.0
 
 
 @dataclass
+class Outcome:
+    """A draft: depths with their true tokens, how many tokens were emitted and drafted, the chain with its survival."""
+
+    slot: int
+    known: list[tuple[Depth, int]]
+    emitted: int
+    drafted: int
+    proposed: list[tuple[Depth, float]]
+
+
+@dataclass
 class SuffixState:
     """Everything the slow drafter works on. The two token tables serve all models.
 
-    ``pending`` holds the outcomes that wait to be learned from: slot, depths with their true tokens, tokens emitted
-    and drafted.
+    ``pending`` holds the outcomes that wait to be learned from, in their order.
     """
 
     streams: dict[int, Stream]
@@ -128,7 +144,7 @@ class SuffixState:
     models: list[Model]
     by_token: NDArray[np.float32]
     by_context: NDArray[np.float32]
-    pending: list[tuple[int, list[tuple[Depth, int]], int, int]] = field(default_factory=list)
+    pending: list[Outcome] = field(default_factory=list)
 
 
 def new_state(capacity: int, bucket_count: int) -> SuffixState:
@@ -146,4 +162,10 @@ def new_model() -> Model:
     weights = np.zeros((3, LENGTH_BINS, N_FEATURES))
     weights[0] = (0.7, 0.2, 0.0, 0.3, 0.3, 0.2, 0.3, 0.3, 0.1)
     cells = np.zeros((3, 512, 2), np.float32)
-    return Model(parents, cells, np.zeros((RECENCY_ROWS, 2), np.float32), weights)
+    return Model(
+        parents,
+        cells,
+        np.zeros((RECENCY_ROWS, 2), np.float32),
+        weights,
+        np.zeros((CALIBRATION_BINS, 3)),
+    )

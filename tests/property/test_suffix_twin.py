@@ -83,8 +83,9 @@ class Pair:
         for row, (ref_tokens, ref_survival) in enumerate(ref):
             length = int(out.lengths[row])
             if out.parents is not None:
+                raw = self.slow.streams[slots[row]].chain
                 ref_tokens, ref_survival, ref_parents = branch_row(
-                    self.slow, slots[row], ref_tokens, ref_survival, ceiling, COST
+                    self.slow, slots[row], ref_tokens, raw, ceiling, COST
                 )
                 assert out.parents[row, :length].tolist() == ref_parents
                 ref[row] = _a_branch(ref_tokens, ref_parents), ref_survival
