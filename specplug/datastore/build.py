@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specplug.datastore.inputs import Content, Document, Filters, Inputs
-from specplug.datastore.writer import Progress, Writer, remove, silent
+from specplug.datastore.writer import Progress, Writer, silent
 from specplug.errors import DatastoreError
 from specplug.index.datastore import Datastore
 from specplug.index.datastore_format import Header
@@ -113,13 +113,12 @@ def build(
         **{"min_tokens": options.min_tokens, "duplicates": options.duplicates},
         **{"vocabulary": vocabulary, "memory": options.memory},
     }
-    if options.restart:
-        remove(folder)
     with Writer(
         *(folder, vocab_size, vocabulary),
         identity=_plain(identity),
         memory=options.memory // 2,
         durable=options.durable,
+        restart=options.restart,
     ) as writer:
         counts = _fill(writer, Inputs(paths, options.filters), tokenizer, options, progress)
         metadata = {

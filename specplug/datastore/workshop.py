@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from specplug.errors import DatastoreError
-from specplug.index.datastore import FILE, file_of
+from specplug.index.datastore import FILE
 from specplug.index.datastore_format import HEADER_BYTES
 from specplug.kernels.datastore_layout import WordArray
 
@@ -36,18 +36,21 @@ class Workshop:
 
     Args:
         folder: of the datastore; made if it is missing.
+        restart: remove what an interrupted build left there, once no other process can be at it.
 
     Attributes:
         file: open for reading and writing, binary.
+        published: whether the file is in its place; what is written to it then, readers see.
 
     Raises:
         DatastoreError: another process builds this datastore.
         OSError: the folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, restart: bool = False) -> None:
         self.folder = folder
         self.file: IO[bytes] = io.BytesIO()
+        self.published = False
         self._lock: IO[str] | None = None
         try:
             self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -56,8 +59,11 @@ class Workshop:
             self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._take_lock()
+            if restart:  # not the folder, in which the lock may be
+                for left in (self.place / JOURNAL, self.place / FILE, folder / _FRESH):
+                    left.unlink(missing_ok=True)
         except BaseException:
-            os.close(self._handle)
+            self.close()
             raise
         self._left = os.path.exists(os.path.join(folder, WORKSHOP))
 
@@ -90,12 +96,15 @@ class Workshop:
         try:
             found: dict[str, Any] = json.loads((self.place / JOURNAL).read_text("utf-8"))
             size = (self.place / FILE).stat().st_size
-        except (OSError, ValueError):
+            written, noted = found["tokens"][0], found["identity"]
+            end = HEADER_BYTES + written * bits // 8
+        except (OSError, ValueError, LookupError, TypeError):  # none, damaged, or of another kind
             return {}
-        written = found["tokens"][0]
-        if found["identity"] != identity or (written and size < HEADER_BYTES + written * bits // 8):
+        if noted != identity or (written and size < end):
             return {}
         self.file = open(self.place / FILE, "r+b")  # noqa: SIM115 (held until close)
+        # What was written after that would stand behind the end of a corpus that has become shorter.
+        self.file.truncate(end)
         return found
 
     def to_disk(self) -> IO[bytes]:
@@ -128,11 +137,14 @@ class Workshop:
 
     def words(self) -> WordArray:
         """What is in the file, read-only. A map goes with the last reference to the array."""
+        content: bytes | mmap.mmap
         if isinstance(self.file, io.BytesIO):
-            return np.frombuffer(self.file.getvalue(), "<u8")
-        self.file.flush()
-        mapped = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(mapped, "<u8")
+            content = self.file.getvalue()
+        else:
+            self.file.flush()
+            content = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
+        # Where the disk was full once, a part of a word may be at the end.
+        return np.frombuffer(content, "<u8", len(content) // 8)
 
     def publish(self, size: int, durable: bool) -> None:
         """Put the file of ``size`` bytes in its place.
@@ -144,15 +156,25 @@ class Workshop:
         fresh, file = os.path.join(self.folder, WORKSHOP, FILE), self.file
         if isinstance(file, io.BytesIO):
             fresh = os.path.join(self.folder, _FRESH)
-            with open(fresh, "wb", buffering=0) as file:
-                _write_all(file, self.file.getbuffer()[:size])  # type: ignore[attr-defined]
-                if durable:
-                    os.fsync(file.fileno())
+            try:
+                with open(fresh, "wb", buffering=0) as file:
+                    _write_all(file, self.file.getbuffer()[:size])  # type: ignore[attr-defined]
+                    if durable:
+                        os.fsync(file.fileno())
+                os.replace(fresh, os.path.join(self.folder, FILE))
+            except BaseException:
+                with contextlib.suppress(OSError):  # it may not be there, or already in its place
+                    os.unlink(fresh)
+                raise
         else:
             file.flush()
+            file.truncate(size)
             if durable:
                 os.fsync(file.fileno())
-        os.replace(fresh, os.path.join(self.folder, FILE))
+            os.replace(fresh, os.path.join(self.folder, FILE))
+            with contextlib.suppress(FileNotFoundError):  # of a small build that was killed
+                os.unlink(os.path.join(self.folder, _FRESH))
+        self.published = True
         if durable:
             os.fsync(self._handle)
         if self._left:
@@ -171,11 +193,6 @@ class Workshop:
             except BlockingIOError:
                 self._lock.close()
                 raise _busy(self.folder) from None
-
-
-def remove(folder: str | Path) -> None:
-    """Remove what an interrupted build left beside a datastore."""
-    shutil.rmtree(file_of(folder).parent / WORKSHOP, ignore_errors=True)
 
 
 def _busy(folder: Path) -> DatastoreError:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specplug.datastore.sorting import processors, sorted_entries
 from specplug.datastore.spool import PackedSpool
-from specplug.datastore.workshop import WORKSHOP, Workshop, remove
+from specplug.datastore.workshop import WORKSHOP, Workshop
 from specplug.errors import DatastoreError
 from specplug.index.datastore_format import (
     HEADER_BYTES,
@@ -31,7 +31,7 @@ from specplug.kernels import datastore_layout as places
 from specplug.kernels.contexts import count_entries
 from specplug.types import TokenArray
 
-__all__ = ["WORKSHOP", "Progress", "Writer", "remove", "silent"]
+__all__ = ["WORKSHOP", "Progress", "Writer", "silent"]
 
 #: Bytes of tokens up to which the file is put together in memory, at most; and the share of the memory given.
 IN_MEMORY, SHARE = 1 << 23, 16
@@ -57,7 +57,7 @@ def _explanation(folder: Path, error: OSError) -> DatastoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DatastoreError(
             f"no space left for {folder} ({error.strerror}); nothing was published. Make room and run the same "
-            f"command again, which goes on where this one stopped, or remove {folder / WORKSHOP}"
+            f"command again, which goes on from its last checkpoint, if it took one, or remove {folder / WORKSHOP}"
         )
     return DatastoreError(
         f"{folder} cannot be written: {error}; choose another folder, or correct its permissions"
@@ -99,6 +99,7 @@ class Writer:
         threads: that sort; as many as there are processors if None. The file is the same.
         durable: wait until the published file would outlive a power failure. Else it may be lost or damaged by one (and
             what it replaced with it); a crash of the process alone does no harm.
+        restart: begin anew even if an interrupted build could be continued; what it left is removed.
 
     Attributes:
         cursor: what was last given to :meth:`checkpoint`, or an empty mapping: a build begins anew.
@@ -115,6 +116,7 @@ class Writer:
         memory: int = 1 << 29,
         threads: int | None = None,
         durable: bool = True,
+        restart: bool = False,
     ) -> None:
         if not 1 <= vocab_size < 2**31 - 1:
             raise DatastoreError(
@@ -131,10 +133,15 @@ class Writer:
         self.cursor: dict[str, Any] = {}
         self._room = min(IN_MEMORY, memory // SHARE) * 8 // self._bits  # in tokens
         with explained(self.folder):
-            self._workshop = Workshop(self.folder)
-            journal = self._workshop.resume(self._identity, self._bits)
-            count, rest = journal.get("tokens", (0, ()))
-            self._spool = PackedSpool(self._workshop.file, HEADER_BYTES, self._bits, count, rest)
+            self._workshop = Workshop(self.folder, restart)
+            try:
+                journal = self._workshop.resume(self._identity, self._bits)
+                count, rest = journal.get("tokens", (0, ()))
+                file = self._workshop.file
+                self._spool = PackedSpool(file, HEADER_BYTES, self._bits, count, rest)
+            except BaseException:
+                self._workshop.close()
+                raise
         self.documents = journal.get("documents", 0)
         self.cursor = journal.get("cursor", {})
 
@@ -236,11 +243,15 @@ class Writer:
 
     def _to_disk(self) -> None:
         """Go on in a file, what is in memory first."""
-        self._room = MOST_TOKENS
         self._spool.move(self._workshop.to_disk())
+        self._room = MOST_TOKENS  # only then: where that failed, memory stays bounded
 
     def _refuse(self, more: int = 0) -> None:
-        """Nothing may follow half a document, nor so many tokens more than a file holds."""
+        """Nothing may follow half a document or what readers see, nor so many tokens more than a file holds."""
+        if self._workshop.published:
+            raise DatastoreError(
+                f"the datastore {self.folder} is published; open a new Writer to build another version"
+            )
         if self.tokens + more > MOST_TOKENS:
             raise DatastoreError(f"a datastore holds at most {MOST_TOKENS} tokens; make several")
         if self._torn:

@@ -139,7 +139,7 @@ class Datastore:
         """
         # What is a list, read-only or has gaps would be compiled anew.
         if type(context) is not _ARRAY or context.dtype is not _TOKEN or not context.flags.carray:
-            context = np.require(context, _TOKEN, ["C", "W", "A"])
+            context = np.require(context[-layout.MAX_DEPTH :], _TOKEN, ["C", "W", "A"])
         found: Occurrences = self._answers[find_for(self._handle, context, most)]
         return found
 
