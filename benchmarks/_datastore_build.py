@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from _datastore_peer import Peer
 
 from specplug.datastore.writer import Writer
 from specplug.types import TokenArray
@@ -47,17 +48,25 @@ def build(
     }
 
 
-def builds(vocab: int, documents: Sequence[TokenArray]) -> dict[str, float]:
-    """Medians over some builds: with one thread, with all processors, and with one where it waits for the disk."""
+def builds(vocab: int, documents: Sequence[TokenArray], peer: Peer) -> dict[str, float]:
+    """Medians over some builds that take turns: one thread, all processors, one that waits for the disk, the peer."""
     processors = len(os.sched_getaffinity(0))
     ways = {
         "build_s": (1, False),
         "build_all_processors_s": (processors, False),
         "build_synced_s": (1, True),
     }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(REPEATS):
-        for name, (threads, durable) in ways.items():
+    names = [*ways, "peer_build_s"]
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for repeat in range(REPEATS):
+        first = repeat % len(
+            names
+        )  # whoever comes after another one finds its own things out of the caches
+        for name in names[first:] + names[:first]:
+            if name not in ways:
+                taken[name].append(peer.build_again())
+                continue
+            threads, durable = ways[name]
             with tempfile.TemporaryDirectory() as folder:
                 taken[name].append(build(folder, vocab, documents, threads, durable)["build_s"])
     return {name: float(np.median(seconds)) for name, seconds in taken.items()}

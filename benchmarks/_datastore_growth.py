@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from _datastore_build import build, builds
-from _datastore_peer import ask_peer
+from _datastore_peer import Peer
+from _datastore_search import asking, searching, times_of
 
 from specplug.datastore.sorting import processors
 from specplug.index.datastore import Datastore
@@ -83,23 +84,24 @@ def noted(
 
 
 def _peer(folder: str, vocab: int, size: int, queries: list[TokenArray]) -> dict[str, Any]:
-    """Build time, size and search of ``draftretriever`` on the same text, if it is not too long."""
+    """Builds and searches of both on the same text, in turns, if it is not too long."""
     if size > BESIDE:
         return {}
     asked = [query.tolist() for query in queries[:500]]
     documents = list(text(size, vocab))
-    answer = ask_peer(f"{folder}/peer.idx", vocab, documents, asked)
-    if answer is None:
-        return {"peer": "ended without an answer"}
-    median, high = np.percentile(answer["ns"], [50, 99]) / 1e3
-    found = sum(bool(paths) for paths in answer["paths"])
-    return {
-        "beside": builds(vocab, documents),
-        "peer": {
-            **{"build_s": answer["build_s"], "bytes_per_token": answer["bytes"] / size},
-            **{"p50_us": float(median), "p99_us": float(high), "found": found / len(asked)},
-        },
-    }
+    with Peer(f"{folder}/peer.idx", vocab, documents) as peer:
+        answer = peer.search(asked)
+        if peer.built is None or answer is None:
+            return {"peer": "ended without an answer"}
+        rounds = {"search": searching(folder, asked), "peer": asking(peer, asked)}
+        found = sum(bool(paths) for paths in answer["paths"])
+        return {
+            "beside": {**builds(vocab, documents, peer), **times_of(rounds, len(asked))},
+            "peer": {
+                "bytes_per_token": peer.built["bytes"] / size,
+                "found": found / len(asked),
+            },
+        }
 
 
 def lookups(store: Datastore, queries: list[TokenArray]) -> dict[str, float]:
