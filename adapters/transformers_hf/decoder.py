@@ -16,6 +16,7 @@ from specplug.adapters.common.torch_layers import (
     head_tensors,
     rows_of,
 )
+from specplug.adapters.transformers_hf.stubs import no_attention, nothing, passing
 from specplug.errors import SkipPlanError
 from specplug.layers.exit_head import ExitHead
 from specplug.layers.fingerprint import fingerprint
@@ -27,6 +28,10 @@ NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 #: How far states may move where nothing is added to them, in parts of their largest number.
 TOLERANCE = 1e-3
+#: What a layer may be given as tensors, beside its states, and :meth:`Decoder.run_layer` knows to make.
+_KNOWN_TENSORS = (
+    *("hidden_states", "attention_mask", "position_ids", "position_embeddings", "cache_position"),
+)
 
 
 class Decoder:
@@ -57,6 +62,7 @@ class Decoder:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         #: What else the model gives to its layers, such as ``alibi=None``.
         self._flags: dict[str, Any] = {}
+        self._unknown: list[str] = []
         self._outputs = self._look()
         self._parts: dict[Any, list[Any]] = {}
 
@@ -193,12 +199,12 @@ class Decoder:
     def _stubs(self, plan: Plan, head: ExitHead | None) -> Iterator[tuple[Any, Callable[..., Any]]]:
         for layer, (attention, mlp) in enumerate(zip(plan.attention, plan.mlp, strict=True)):
             if not attention and not mlp:
-                yield self.blocks[layer], _passing(self._outputs)
+                yield self.blocks[layer], passing(self._outputs)
                 continue
             if not attention:
-                yield self.attention[layer], _no_attention
+                yield self.attention[layer], no_attention
             if not mlp:
-                yield self.mlp[layer], _nothing
+                yield self.mlp[layer], nothing
         if head is not None:
             yield self.norm, self._with_head(head)
 
@@ -241,11 +247,16 @@ class Decoder:
         def flags(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
             plain = {k: v for k, v in kwargs.items() if v is None or isinstance(v, bool | int)}
             self._flags.update(plain)
+            self._unknown = sorted(
+                name
+                for name, value in kwargs.items()
+                if hasattr(value, "dtype") and name not in _KNOWN_TENSORS
+            )
 
         hooks = [part.register_forward_hook(recorder(i)) for i, part in enumerate(parts)]
         hooks.append(self.blocks[0].register_forward_pre_hook(flags, with_kwargs=True))
         try:
-            self.logits([0], cache)
+            self.logits([self._token()], cache)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -266,20 +277,45 @@ class Decoder:
                     "recurrent state and sliding windows cannot; use specplug.suffix"
                 )
         self._check_that_sublayers_add()
-        return int(blocks[0])
+        self._outputs = int(blocks[0])
+        self._check_that_a_layer_runs_alone(cache)
+        return self._outputs
+
+    def _token(self) -> int:
+        """One whose embedding is not zero, as that of padding is: from zeros nothing can be told."""
+        rows = self.model.get_input_embeddings().weight[:64]
+        return int((rows != 0).any(dim=1).long().argmax())
+
+    def _check_that_a_layer_runs_alone(self, cache: Any) -> None:
+        """As CLaSp asks for it."""
+        import torch
+
+        problem = (
+            f"its layers are given {self._unknown}, which are not known" if self._unknown else ""
+        )
+        weight = next(self.blocks[0].parameters())
+        states = torch.ones(1, self.hidden, device=weight.device, dtype=weight.dtype)
+        if not problem:
+            try:
+                self.run_layer(0, states, cache, 1)
+            except Exception as error:  # noqa: BLE001  whatever the model says to a layer alone
+                problem = f"a layer cannot be run alone: {error!r}"
+        if problem:
+            raise SkipPlanError(f"{self.name}: {problem}; use specplug.suffix")
 
     def _check_that_sublayers_add(self) -> None:
         """With all sublayers left out every layer gives what it was given, or leaving one out means something else."""
         stubs = [
-            *((part, _no_attention) for part in self.attention),
-            *((part, _nothing) for part in self.mlp),
+            *((part, no_attention) for part in self.attention),
+            *((part, nothing) for part in self.mlp),
         ]
         with swapped(stubs), self.watching_inputs() as first, self.watching(self.blocks) as seen:
-            self.logits([0], self.new_cache())
+            self.logits([self._token()], self.new_cache())
         before = as_numpy(first[0])
         for number, states in enumerate(seen):
             after = as_numpy(states)
-            if abs(after - before).max() > TOLERANCE * abs(before).max():
+            # Written so that what is no number does not pass.
+            if not abs(after - before).max() <= TOLERANCE * abs(before).max() > 0.0:
                 raise SkipPlanError(
                     f"{self.name}: layer {number} changes its states although its attention and its MLP add nothing, "
                     "so they cannot be left out; use specplug.suffix"
@@ -304,11 +340,14 @@ def _stack(model: Any) -> tuple[Any, list[Any]]:
         raise SkipPlanError(
             f"{name}: it keeps recurrent state, which cannot be rolled back after a draft; use specplug.suffix"
         )
+    # Towers for images and the like are no part of the decoder.
+    root = (model.get_decoder() if hasattr(model, "get_decoder") else None) or model
     owners = [
         (owner, list(found))
-        for owner in model.modules()
+        for owner in root.modules()
         for found in owner.children()
         if isinstance(found, torch.nn.ModuleList)
+        and len(found)
         and all(_named(block, ATTENTION_NAMES) is not None for block in found)
     ]
     if not owners or model.config.is_encoder_decoder:
@@ -344,27 +383,3 @@ def _recorder(seen: list[Any], place: int) -> Callable[..., None]:
         seen[place] = _first(output)[0]
 
     return record
-
-
-def _states_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0] if args else kwargs["hidden_states"]
-
-
-def _passing(outputs: int) -> Callable[..., Any]:
-    """In place of a layer: gives its states, as a tuple of so many things where layers give one."""
-
-    def stub(*args: Any, **kwargs: Any) -> Any:
-        states = _states_of(args, kwargs)
-        return (states, *[None] * outputs)[:outputs] if outputs else states
-
-    return stub
-
-
-def _no_attention(*args: Any, **kwargs: Any) -> Any:
-    return _nothing(_states_of(args, kwargs)), None
-
-
-def _nothing(*args: Any, **kwargs: Any) -> Any:
-    """New memory, since some models add to what a sublayer gives where it stands."""
-    states = args[0] if args else next(iter(kwargs.values()))
-    return states.new_zeros(states.shape)

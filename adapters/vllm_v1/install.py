@@ -83,7 +83,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             refuse(replicas, translated, requirements.has_dynamic_lengths())
             if door is not None and door.v2:
                 refuse_v2(translated["method"])
-            if getattr(self, "scheduler_cls", None) is not None:
+            if getattr(self, "scheduler_cls", None) not in (None, lookahead.PATH):
                 raise SettingsError(
                     f"{config['method']} brings a scheduler class of its own, but scheduler_cls is "
                     f"{self.scheduler_cls!r}; give one of the two"
@@ -97,12 +97,13 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
                 if config["method"] in layers.NAMES:
                     layers.refuse(self, door.v2)
                     layers.refuse_model(_choice(translated).options, target)
-                    lookahead.reserve(self)
                 if door.v2:
                     translated = vllm_v2.prepare(self, translated)
                 else:
                     vllm_v2.refuse_v1(translated)
                 _preflight(translated, target)
+                if config["method"] in layers.NAMES:
+                    lookahead.reserve(self)
         if translated is not config:
             self.speculative_config = translated
             # Consumed: vLLM would complain that they are given twice.

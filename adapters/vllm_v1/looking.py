@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -17,8 +16,8 @@ from specplug.layers.swapping import swapped
 
 #: What is left of a state where sublayers add nothing, in parts of its largest number.
 TOLERANCE = 1e-3
-#: Layers for other things than text.
-_TOWERS = re.compile("vision|visual|audio|image")
+#: Tokens of which the first whose state is not zero is watched: rows of padding are, and tell nothing.
+TOKENS = range(8)
 _INSTEAD = "use specplug.suffix"
 
 
@@ -43,21 +42,26 @@ def take_apart(runner: Any, model: Any) -> list[Parts]:
     """
     name = type(model).__name__
     [group] = runner.kv_cache_config.kv_cache_groups
-    blocks = find_stack(model, len(group.layer_names))
+    blocks = find_stack(model, group.layer_names)
     attention = [_named(block, ATTENTION_NAMES) for block in blocks]
     mlp = [_named(block, MLP_NAMES) for block in blocks]
     try:
-        with watching([*blocks, *attention, *mlp]) as seen:
-            one_token(runner, model)
         count = len(blocks)
-        call = call_of(seen[:count])
+        for token in TOKENS:
+            with watching([*blocks, *attention, *mlp]) as seen:
+                one_token(runner, model, token)
+            call = call_of(seen[:count])
+            if bool(call.entering(seen[0].args, seen[0].kwargs).any()):
+                break
         parts = [
             _parts(block, a, m, (seen[count + i], seen[2 * count + i]), call)
             for i, (block, a, m) in enumerate(zip(blocks, attention, mlp, strict=True))
         ]
-        parts = _that_add(runner, model, parts)
-        with swapped(stubs(Plan.early_exit(count, 1), parts)):
-            one_token(runner, model)
+        parts = _that_add(runner, model, parts, token)
+        # With layers behind those that are left out, and without.
+        for skipped in ([1], list(range(1, count))):
+            with swapped(stubs(Plan.skipping(count, skipped, skipped), parts)):
+                one_token(runner, model, token)
     except SkipPlanError as error:
         raise SkipPlanError(f"{name}: {error}; {_INSTEAD}") from None
     except Exception as error:  # whatever the model's code says to parts that do nothing
@@ -67,26 +71,32 @@ def take_apart(runner: Any, model: Any) -> list[Parts]:
     return parts
 
 
-def find_stack(model: Any, caches: int) -> list[Any]:
-    """The list of modules that has one layer for each of so many caches, each with an attention.
+def find_stack(model: Any, caches: Sequence[str]) -> list[Any]:
+    """The list of modules that has one layer for each cache, each with an attention.
+
+    Caches are called after the modules that own them; where they are not, any list of the right length will do.
 
     Raises:
         SkipPlanError: there is none.
     """
     import torch
 
-    lists = [
-        list(module)
+    lists = {
+        name: list(module)
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.ModuleList) and not _TOWERS.search(name)
-    ]
-    lengths = sorted({len(found) for found in lists})
-    for blocks in lists:
-        if len(blocks) == caches and all(_named(b, ATTENTION_NAMES) is not None for b in blocks):
+        if isinstance(module, torch.nn.ModuleList)
+    }
+    lengths = sorted({len(found) for found in lists.values()})
+    owners = [name for name in lists if all(cache.startswith(f"{name}.") for cache in caches)]
+    for name in [*owners, *([] if owners else lists)]:
+        blocks = lists[name]
+        with_attention = [b for b in blocks if _named(b, ATTENTION_NAMES) is not None]
+        if len(with_attention) == len(blocks) == len(caches):
             return blocks
     raise SkipPlanError(
-        f"{type(model).__name__} has no list of {caches} decoder layers, one for each cache of keys and values, whose "
-        f"attention is called one of {', '.join(ATTENTION_NAMES)} (lists of {lengths} modules were found); {_INSTEAD}"
+        f"{type(model).__name__} has no list of {len(caches)} decoder layers, one for each cache of keys and values, "
+        f"whose attention is called one of {', '.join(ATTENTION_NAMES)} (lists of {lengths} modules were found); "
+        f"{_INSTEAD}"
     )
 
 
@@ -141,7 +151,7 @@ def _gives_state(seen: Seen) -> bool:
     return hasattr(first, "shape") and bool(shapes) and shapes[0] == first.shape
 
 
-def _that_add(runner: Any, model: Any, parts: Sequence[Parts]) -> list[Parts]:
+def _that_add(runner: Any, model: Any, parts: Sequence[Parts], token: int) -> list[Parts]:
     """Those sublayers whose output is added to the state: with both at zero, a layer gives what it was given."""
     both = [part for part in parts if part.attention is not None and part.mlp is not None]
     nothing = [
@@ -150,12 +160,13 @@ def _that_add(runner: Any, model: Any, parts: Sequence[Parts]) -> list[Parts]:
         for module, more in zip((part.attention, part.mlp), part.more, strict=True)
     ]
     with swapped(nothing), watching([part.block for part in parts], parts[0].call) as seen:
-        one_token(runner, model)
+        one_token(runner, model, token)
     found = []
     for part, one in zip(parts, seen, strict=True):
         after, before = one.output, one.copies[0]
-        moved = float((after - before).abs().max()) / max(1e-30, float(before.abs().max()))
-        known = part in both and moved <= TOLERANCE
+        size = float(before.abs().max())
+        moved = float((after - before).abs().max())
+        known = part in both and size > 0.0 and moved <= TOLERANCE * size
         found.append(part if known else part._replace(attention=None, mlp=None))
     return found
 
@@ -203,8 +214,8 @@ def watching(modules: Sequence[Any], call: Call | None = None) -> Iterator[list[
         yield seen
 
 
-def one_token(runner: Any, model: Any) -> None:
-    """Run token 0 at position 0 through the model; its keys go into the placeholder block, which is never read."""
+def one_token(runner: Any, model: Any, token: int) -> None:
+    """Run a token at position 0 through the model; its keys go into the placeholder block, which is never read."""
     import torch
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -227,7 +238,7 @@ def one_token(runner: Any, model: Any) -> None:
     )
     with torch.inference_mode(), forward_context(runner, common):
         model(
-            input_ids=torch.zeros(1, dtype=torch.int32, device=device),
+            input_ids=torch.full((1,), token, dtype=torch.int32, device=device),
             positions=where,
             intermediate_tensors=None,
             inputs_embeds=None,

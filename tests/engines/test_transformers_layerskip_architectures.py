@@ -72,3 +72,45 @@ def test_what_cannot_be_left_out_or_rolled_back_is_refused(name: str) -> None:
     reason = {**REFUSED, **RECURRENT_REFUSED}[name]
     with pytest.raises(SkipPlanError, match=reason):
         Decoder(build({**FAMILIES, **RECURRENT}[name]))
+
+
+def llava(tower: int) -> Any:
+    """Text of two layers behind a tower for images of ``tower`` layers."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(
+            **sizes, num_hidden_layers=tower, image_size=28, patch_size=14
+        ),
+        text_config=transformers.LlamaConfig(**sizes, num_hidden_layers=2, vocab_size=64),
+        image_token_index=63,
+    )
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+def test_a_tower_for_images_that_is_deeper_than_the_text_is_not_taken_for_it() -> None:
+    decoder = Decoder(llava(tower=5))
+    assert decoder.layers == 2
+
+
+def test_a_layer_that_is_given_more_than_is_known_is_refused_before_it_is_run_alone() -> None:
+    """With ALiBi each layer needs a bias that depends on the position, and CLaSp died in the middle of an answer."""
+    pytest.importorskip("torch")
+    falcon = FAMILIES["falcon"]
+    changed = {"new_decoder_architecture": False, "multi_query": True, "alibi": True}
+    with pytest.raises(SkipPlanError, match=r"its layers are given \['alibi'\]"):
+        Decoder(build(falcon._replace(more={**falcon.more, **changed})))
+
+
+def test_padding_whose_embedding_is_zero_does_not_hide_what_a_layer_does() -> None:
+    """From zeros everything seems to add nothing."""
+    torch = pytest.importorskip("torch")
+    model = build(FAMILIES["bloom"])
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] = 0.0
+    with pytest.raises(SkipPlanError, match="changes its states although"):
+        Decoder(model)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(SkipPlanError, match="changes its states although"):
+        Decoder(model)
