@@ -29,13 +29,17 @@ class Part(torch.nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Layer(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-    """One of three kinds: ``alone`` gives a state, ``pair`` a state and a residual, ``whole`` see :class:`Part`."""
+    """``alone`` gives a state, ``pair`` a state and a residual, ``three`` what the next needs; ``whole``: see above."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.self_attn, self.mlp, self.kind = Part(), Part(kind == "whole"), kind
 
-    def forward(self, positions: Any, hidden_states: Any, residual: Any = None) -> Any:
+    def forward(
+        self, positions: Any, hidden_states: Any, residual: Any = None, scale: Any = None
+    ) -> Any:
+        if self.kind == "three":
+            return hidden_states + self.self_attn(hidden_states) * scale, None, scale
         if self.kind == "pair":
             residual = hidden_states if residual is None else hidden_states + residual
             residual = residual + self.self_attn(residual)
@@ -62,9 +66,12 @@ class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
 
     def forward(self, token: int) -> Any:
         states, residual = self.embed(torch.tensor([token])), None
+        scale = torch.ones(1)
         for layer in self.visual_text.h:
             if self.kind == "pair":
                 states, residual = layer(0, states, residual)
+            elif self.kind == "three":
+                states, _, scale = layer(0, states, scale=scale)
             else:
                 states = layer(0, hidden_states=states)
         return states
@@ -106,6 +113,12 @@ def test_what_adds_to_the_state_is_told_from_what_does_not(
         assert part.call == call
         assert (part.attention is part.block.self_attn) == apart
         assert (part.mlp is part.block.mlp) == apart
+
+
+def test_a_layer_whose_absence_breaks_the_next_one_is_refused() -> None:
+    """It hands on a third thing, which nobody gives while it is left out."""
+    with pytest.raises(SkipPlanError, match="cannot be run one without the other"):
+        looking.take_apart(runner(NAMES), Model("three"))
 
 
 def test_layers_are_found_by_the_names_of_their_caches() -> None:

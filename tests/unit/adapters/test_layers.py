@@ -149,6 +149,7 @@ def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setattr(installer.salts, "carry", lambda load=False: None)
     monkeypatch.setattr(installer.metrics, "offer", lambda: None)
     wrapped = installer.wrap(lambda self, target_model_config: self.speculative_config)
+    arguments: list[Any] = []
 
     def call(model: dict[str, Any] | None = None, engine: Any = None, **options: Any) -> Any:
         text = SimpleNamespace(num_hidden_layers=30)
@@ -157,9 +158,20 @@ def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         )
         given = {**config(**options), "method": request.param}
         args = SimpleNamespace(speculative_config=given, **(engine or {}))
+        arguments.append(args)
         return wrapped(args, target_model_config=found)
 
+    call.arguments = arguments  # type: ignore[attr-defined]
     return call
+
+
+def test_arguments_that_were_refused_keep_no_scheduler_of_ours(create: Any) -> None:
+    """Used again with a method that brings its own, they were refused for it."""
+    with pytest.raises(SettingsError, match="cannot be read"):
+        create(exit_layer=4, heads="no.exits")
+    assert getattr(create.arguments[-1], "scheduler_cls", None) is None
+    create(exit_layer=4)
+    assert create.arguments[-1].scheduler_cls == lookahead.PATH
 
 
 @pytest.mark.parametrize(
