@@ -15,6 +15,12 @@ ATTENTION_NAMES = ("self_attn", "attention", "attn", "self_attention")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
 
 
+def named(owner: Any, names: Sequence[str]) -> Any:
+    """What ``owner`` has under the first of ``names`` that it knows, or None."""
+    found = (getattr(owner, name, None) for name in names)
+    return next((module for module in found if module is not None), None)
+
+
 def head_tensors(head: ExitHead, device: Any, dtype: Any) -> list[Any]:
     """The factors of a head's slope, then its constant."""
     import torch

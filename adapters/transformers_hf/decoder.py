@@ -14,6 +14,7 @@ from specplug.adapters.common.torch_layers import (
     MLP_NAMES,
     apply_head,
     head_tensors,
+    named,
     rows_of,
 )
 from specplug.adapters.transformers_hf.stubs import no_attention, nothing, passing
@@ -348,7 +349,7 @@ def _stack(model: Any) -> tuple[Any, list[Any]]:
         for found in owner.children()
         if isinstance(found, torch.nn.ModuleList)
         and len(found)
-        and all(_named(block, ATTENTION_NAMES) is not None for block in found)
+        and all(named(block, ATTENTION_NAMES) is not None for block in found)
     ]
     if not owners or model.config.is_encoder_decoder:
         raise SkipPlanError(
@@ -359,13 +360,8 @@ def _stack(model: Any) -> tuple[Any, list[Any]]:
     return max(owners, key=lambda found: len(found[1]))
 
 
-def _named(owner: Any, names: Sequence[str]) -> Any:
-    found = (getattr(owner, name, None) for name in names)
-    return next((module for module in found if module is not None), None)
-
-
 def _part(owner: Any, names: Sequence[str], what: str, model: str) -> Any:
-    found = _named(owner, names)
+    found = named(owner, names)
     if found is not None:
         return found
     raise SkipPlanError(

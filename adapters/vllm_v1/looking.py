@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES
+from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES, named
 from specplug.adapters.vllm_v1.passes import forward_context
 from specplug.adapters.vllm_v1.sublayers import Call, Parts, Place, argument, silent, stubs
 from specplug.errors import SkipPlanError
@@ -43,8 +43,8 @@ def take_apart(runner: Any, model: Any) -> list[Parts]:
     name = type(model).__name__
     [group] = runner.kv_cache_config.kv_cache_groups
     blocks = find_stack(model, group.layer_names)
-    attention = [_named(block, ATTENTION_NAMES) for block in blocks]
-    mlp = [_named(block, MLP_NAMES) for block in blocks]
+    attention = [named(block, ATTENTION_NAMES) for block in blocks]
+    mlp = [named(block, MLP_NAMES) for block in blocks]
     try:
         count = len(blocks)
         for token in TOKENS:
@@ -90,7 +90,7 @@ def find_stack(model: Any, caches: Sequence[str]) -> list[Any]:
     owners = [name for name in lists if all(cache.startswith(f"{name}.") for cache in caches)]
     for name in [*owners, *([] if owners else lists)]:
         blocks = lists[name]
-        with_attention = [b for b in blocks if _named(b, ATTENTION_NAMES) is not None]
+        with_attention = [b for b in blocks if named(b, ATTENTION_NAMES) is not None]
         if len(with_attention) == len(blocks) == len(caches):
             return blocks
     raise SkipPlanError(
@@ -243,8 +243,3 @@ def one_token(runner: Any, model: Any, token: int) -> None:
             intermediate_tensors=None,
             inputs_embeds=None,
         )
-
-
-def _named(owner: Any, names: Sequence[str]) -> Any:
-    found = (getattr(owner, name, None) for name in names)
-    return next((module for module in found if module is not None), None)
