@@ -59,9 +59,8 @@ def builds(vocab: int, documents: Sequence[TokenArray], peer: Peer) -> dict[str,
     names = [*ways, "peer_build_s"]
     taken: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(REPEATS):
-        first = repeat % len(
-            names
-        )  # whoever comes after another one finds its own things out of the caches
+        # Whoever comes after another one finds its own things out of the caches.
+        first = repeat % len(names)
         for name in names[first:] + names[:first]:
             if name not in ways:
                 taken[name].append(peer.build_again())

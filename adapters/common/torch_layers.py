@@ -13,6 +13,8 @@ from specplug.layers.exit_head import ExitHead
 #: What decoder layers call their two sublayers, by family.
 ATTENTION_NAMES = ("self_attn", "attention", "attn", "self_attention")
 MLP_NAMES = ("mlp", "feed_forward", "block_sparse_moe")
+#: How far states may move where nothing is added to them, in parts of their largest number.
+TOLERANCE = 1e-3
 
 
 def named(owner: Any, names: Sequence[str]) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from specplug.adapters.common.torch_layers import (
     ATTENTION_NAMES,
     MLP_NAMES,
+    TOLERANCE,
     apply_head,
     head_tensors,
     named,
@@ -27,8 +28,6 @@ from specplug.layers.swapping import swapped
 #: What decoder stacks call their last norm.
 NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 
-#: How far states may move where nothing is added to them, in parts of their largest number.
-TOLERANCE = 1e-3
 #: What a layer may be given as tensors, beside its states, and :meth:`Decoder.run_layer` knows to make.
 _KNOWN_TENSORS = (
     *("hidden_states", "attention_mask", "position_ids", "position_embeddings", "cache_position"),

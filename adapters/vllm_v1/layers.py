@@ -35,9 +35,9 @@ from specplug.types import LENGTH_DTYPE, TOKEN_DTYPE, IntArray
 
 log = host_logger("vllm")
 
-#: The registered form of the proposer that needs this.
-PROPOSER = "specplug.proposers.layerskip.proposer:LayerSkipProposer"
 METHOD = "specplug.layerskip"
+#: The registered form of the proposer that needs this.
+PROPOSER = registry.of_layers()[METHOD][0]
 #: What users may call it.
 NAMES = (METHOD, f"specplug.{PROPOSER}")
 #: Of vLLM's ModelConfig, and what is wrong where it is true.

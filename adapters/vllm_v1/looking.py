@@ -7,15 +7,13 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES, named
+from specplug.adapters.common.torch_layers import ATTENTION_NAMES, MLP_NAMES, TOLERANCE, named
 from specplug.adapters.vllm_v1.passes import forward_context
 from specplug.adapters.vllm_v1.sublayers import Call, Parts, Place, argument, silent, stubs
 from specplug.errors import SkipPlanError
 from specplug.layers.plan import Plan
 from specplug.layers.swapping import swapped
 
-#: What is left of a state where sublayers add nothing, in parts of its largest number.
-TOLERANCE = 1e-3
 #: Tokens of which the first whose state is not zero is watched: rows of padding are, and tell nothing.
 TOKENS = range(8)
 _INSTEAD = "use specplug.suffix"
@@ -88,7 +86,7 @@ def find_stack(model: Any, caches: Sequence[str]) -> list[Any]:
     }
     lengths = sorted({len(found) for found in lists.values()})
     owners = [name for name in lists if all(cache.startswith(f"{name}.") for cache in caches)]
-    for name in [*owners, *([] if owners else lists)]:
+    for name in owners or lists:
         blocks = lists[name]
         with_attention = [b for b in blocks if named(b, ATTENTION_NAMES) is not None]
         if len(with_attention) == len(blocks) == len(caches):

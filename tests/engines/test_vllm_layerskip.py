@@ -26,6 +26,7 @@ from specplug.testing.engine_process import EngineProcess
 
 from .compare import Tally, check_greedy, check_preemption
 from .conftest import WITH_PLUGINS, Start
+from .draft_states import check_states, first_draft
 from .engines import Engine
 from .law import LawTest, compare_laws, sample
 from .prompts import LONG, VARIED
@@ -33,7 +34,6 @@ from .remember import Remembering
 
 GREEDY = {"temperature": 0, "max_tokens": 40}
 CONTEXT = 512
-DRAFT_STATES = "engine_test_layers:draft_states"
 USE_HEADS = "engine_test_layers:use_heads"
 ASK = "engine_test_layers:ask"
 SEARCH = "engine_test_layers:search"
@@ -213,26 +213,7 @@ def test_a_search_beside_live_requests_changes_no_answer(
 
 def draft(skipping: EngineProcess, plan: Plan) -> dict[str, Any]:
     """The first draft after a prompt, see there."""
-    prompt = skipping.tokenize(VARIED["chat-story"])
-    flags = {"attention": plan.attention, "mlp": plan.mlp, "exit_layer": plan.exit_layer}
-    found: dict[str, Any] = skipping.call("run", target=DRAFT_STATES, prompt=prompt, **flags)[
-        "value"
-    ]
-    return {**found, "prompt": prompt}
-
-
-def check_states(
-    decoder: Any, plan: Plan, found: dict[str, Any], head: ExitHead | None = None
-) -> None:
-    """The states of vLLM's first draft are those of the transformers executor, pass by pass."""
-    assert len(found["tokens"]) == 3
-    cache = decoder.new_cache()
-    decoder.fill(found["prompt"], cache)
-    with decoder.running(plan, head), decoder.watching([decoder.norm]) as seen:
-        for token, states in zip(found["tokens"], found["states"], strict=True):
-            decoder.logits([token], cache)
-            want = as_numpy(seen[0][0])
-            np.testing.assert_allclose(states, want, atol=2e-3 * np.abs(want).max())
+    return first_draft(skipping, plan, skipping.tokenize(VARIED["chat-story"]))
 
 
 @pytest.mark.long

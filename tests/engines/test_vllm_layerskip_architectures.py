@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from specplug.adapters.transformers_hf import Decoder
-from specplug.adapters.transformers_hf.decoder import as_numpy
 from specplug.errors import SkipPlanError
 from specplug.layers.exit_file import save_heads
 from specplug.layers.exit_head import ExitHead
@@ -19,6 +18,7 @@ from specplug.testing.engine_protocol import EngineRequestError
 
 from .architectures import FAMILIES, HIDDEN, LAYERS, RECURRENT, VOCABULARY, save
 from .conftest import WITH_PLUGINS, Start
+from .draft_states import check_states, first_draft
 
 EXIT = Plan.early_exit(LAYERS, LAYERS - 1)
 PARTS = Plan.skipping(LAYERS, attention=[2], mlp=[1])
@@ -70,8 +70,7 @@ def test_answers_are_plain_and_drafts_those_of_transformers(
     start: Start, model: str, tmp_path: Path, name: str
 ) -> None:
     folder = save(FAMILIES[name], tmp_path / name, model)
-    engine = begin(start, name, folder, disable_hybrid_kv_cache_manager=name in WINDOWS)
-    try:
+    with begin(start, name, folder, disable_hybrid_kv_cache_manager=name in WINDOWS) as engine:
         plain = run(engine, "answers", prompts=PROMPTS, tokens=TOKENS)["answers"]
         assert len({token for answer in plain for token in answer}) > 5
         decoder = decoder_of(folder)
@@ -84,7 +83,7 @@ def test_answers_are_plain_and_drafts_those_of_transformers(
             assert gained.draft_tokens > 100
             assert gained.accepted_tokens > 10
             if decoder is not None:
-                check_states(decoder, engine, plan)
+                check_states(decoder, plan, first_draft(engine, plan, PROMPTS[1]))
         if name in WHOLE_LAYERS:
             flags = [PARTS.attention, PARTS.mlp, None]
             found = run(engine, "answers", prompts=PROMPTS, tokens=TOKENS, plan=flags)
@@ -94,8 +93,6 @@ def test_answers_are_plain_and_drafts_those_of_transformers(
             assert looked["looks"] > 5
             for want, have in zip(plain, looked["answers"], strict=True):
                 assert have == want[: len(have)]
-    finally:
-        engine.close()
 
 
 @pytest.mark.long
@@ -103,16 +100,13 @@ def test_answers_are_plain_and_drafts_those_of_transformers(
 def test_a_cache_that_cannot_be_written_twice_drafts_nothing_and_says_why(
     start: Start, model: str, tmp_path: Path, name: str
 ) -> None:
-    engine = begin(start, name, save(FAMILIES[name], tmp_path / name, model))
-    try:
+    with begin(start, name, save(FAMILIES[name], tmp_path / name, model)) as engine:
         found = run(engine, "answers", prompts=PROMPTS[:2], tokens=8)
         assert found["refused"] is True
         assert engine.generate(PROMPTS[:2], {"temperature": 0, "max_tokens": 8}).results
         assert engine.metrics().draft_tokens == 0
         assert "the model's cache consists of" in engine.log_text
         assert "disable_hybrid_kv_cache_manager" in engine.log_text
-    finally:
-        engine.close()
 
 
 def decoder_of(folder: str) -> Decoder | None:
@@ -124,20 +118,6 @@ def decoder_of(folder: str) -> Decoder | None:
         return Decoder(loaded)
     except SkipPlanError:
         return None
-
-
-def check_states(decoder: Decoder, engine: EngineProcess, plan: Plan) -> None:
-    """The states of vLLM's first draft are those of the transformers executor, pass by pass."""
-    flags = {"attention": plan.attention, "mlp": plan.mlp, "exit_layer": plan.exit_layer}
-    found = run(engine, "draft_states", prompt=PROMPTS[1], **flags)
-    assert len(found["tokens"]) == 3
-    cache = decoder.new_cache()
-    decoder.fill(PROMPTS[1], cache)
-    with decoder.running(plan), decoder.watching([decoder.norm]) as seen:
-        for token, have in zip(found["tokens"], found["states"], strict=True):
-            decoder.logits([token], cache)
-            want = as_numpy(seen[0][0])
-            np.testing.assert_allclose(have, want, atol=2e-3 * np.abs(want).max())
 
 
 @pytest.mark.long
@@ -157,13 +137,10 @@ def test_heads_know_a_model_that_is_called_by_its_name_on_the_hub(
     save_heads(tmp_path / "tiny.exits", [head], decoder.fingerprint())
     options = {**CONFIG["specplug"], "heads": str(tmp_path / "tiny.exits")}
     env = {**WITH_PLUGINS, "HF_HOME": str(home)}
-    engine = begin(start, "hub", "somebody/tiny", env, {**CONFIG, "specplug": options})
-    try:
+    with begin(start, "hub", "somebody/tiny", env, {**CONFIG, "specplug": options}) as engine:
         found = run(engine, "answers", prompts=PROMPTS, tokens=8)
         assert found["refused"] == ""
         assert run(engine, "exits_with_heads") == {"exits": [LAYERS - 1]}
-    finally:
-        engine.close()
 
 
 @pytest.mark.long
