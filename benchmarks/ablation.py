@@ -4,7 +4,8 @@
 
 TRACES is a folder of logs as ``specplug replay`` reads them; they are replayed in file order with a state per log. Each
 variant is a copy of the package with some lines changed (its kernels are compiled anew, up to a minute), or another
-option. Shown is the speedup, emitted / (steps + c * drafted), over that of the whole. Deterministic; no model is run.
+option; with ``--hyper`` they are the hyper-parameters, each halved and doubled. Shown is the speedup,
+emitted / (steps + c * drafted), over that of the whole. Deterministic; no model is run.
 Results are added to ``--out``, so that variants can be run one after the other.
 """
 
@@ -18,118 +19,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-WHOLE = "whole"
+from _variants import HYPER, VARIANTS, WHOLE, Variant
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parent
 WIDTH = 16
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Lines of the sources that are replaced (file, old, new), or options, and what that leaves out."""
-
-    name: str
-    says: str
-    edits: tuple[tuple[str, str, str], ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def _layout(old: str, new: str) -> tuple[tuple[str, str, str], ...]:
-    return (("kernels/layout.py", old, new),)
-
-
-def _learning(old: str, new: str) -> tuple[tuple[str, str, str], ...]:
-    return (("kernels/learning.py", old, new),)
-
-
-def _without(*features: str) -> tuple[str, str, str]:
-    """The features of a ranked token that do not count; what is learned of them does not matter then."""
-    asked = " or ".join(f"f == {FEATURES.index(name)}" for name in features)
-    old = "z += weights[f] * log.features[where, row, f]"
-    return "kernels/ranking.py", old, f"z += 0.0 if {asked} else {old[5:]}"
-
-
-#: In the order of ``F_*`` in the layout.
-FEATURES = ("reliability", "count", "one", "token", "context", "recency", "near", "age", "both")
-
-VARIANTS = (
-    Variant(WHOLE, "everything"),
-    Variant("store", "no text of other requests", options={"store_mb": 0}),
-    Variant("prompts", "with the prompts of other requests", options={"share_prompts": True}),
-    Variant(
-        "templates",
-        "one model for all prompts",
-        (("index/templates.py", "if len(prompt) < PREFIX:", "if len(prompt) >= 0:"),),
-    ),
-    Variant(
-        "pointers",
-        "copying is not followed past an edit, and nearness to where it had got to is not asked",
-        (
-            ("kernels/match.py", "for inserted in range(2):", "for inserted in range(0):"),
-            _without("near"),
-        ),
-    ),
-    Variant(
-        "edits",
-        "how far a match goes on past an edited token does not count",
-        (
-            (
-                "kernels/match.py",
-                "edits = 0 if edit < 3 else (1 if edit < 7 else 2)",
-                "edits = 0",
-            ),
-        ),
-    ),
-    Variant("newest", "one candidate per chain", _layout("MAX_FOUND = 24", "MAX_FOUND = 1")),
-    Variant(
-        "reliability",
-        "hit rates of classes of candidates stay as they begin",
-        _learning("        _learn_candidates(state, where, which, depth, true)\n", ""),
-    ),
-    Variant(
-        "weights", "weights stay as they begin", _learning("STEP_SIZE = 0.02", "STEP_SIZE = 0.0")
-    ),
-    Variant(
-        "agreement",
-        "how many candidates and texts agree does not count",
-        (_without("count", "both"),),
-    ),
-    Variant(
-        "tables", "the token and the one before it do not count", (_without("token", "context"),)
-    ),
-    Variant("recency", "how long ago the token occurred does not count", (_without("recency"),)),
-    Variant("age", "how old the candidates are does not count", (_without("age"),)),
-    Variant(
-        "stopping",
-        "a draft ends at the cost of a token, not at cost times goodput",
-        (
-            (
-                "kernels/branching.py",
-                "return cost * learned[M_TOKENS] / learned[M_COST]",
-                "return cost",
-            ),
-        ),
-    ),
-    Variant("8 candidates", "per chain instead of 24", _layout("MAX_FOUND = 24", "MAX_FOUND = 8")),
-    Variant("16 links", "per chain instead of 64", _layout("MAX_STEPS = 64", "MAX_STEPS = 16")),
-    Variant("keep 4", "followed after the first token, not 16", _layout("KEEP = 16", "KEEP = 4")),
-    Variant(
-        "step / 3", "weights learn slower", _learning("STEP_SIZE = 0.02", "STEP_SIZE = 0.0067")
-    ),
-    Variant("step x 3", "weights learn faster", _learning("STEP_SIZE = 0.02", "STEP_SIZE = 0.06")),
-    Variant(
-        "goodput x 10", "of 50 steps, not 500", _learning("DISCOUNT = 0.998", "DISCOUNT = 0.98")
-    ),
-    Variant(
-        "16 pseudo-counts",
-        "per class of candidates, not 4",
-        (("kernels/ranking.py", "SHRINK_CELL = 4.0", "SHRINK_CELL = 16.0"),),
-    ),
-)
 
 
 def sources(folder: Path) -> Path:
@@ -159,9 +57,9 @@ def run(variant: Variant, package: Path, tokens: Path, costs: Sequence[float]) -
         copy = Path(folder) / "package"
         copytree(package, copy)
         edit(copy, variant)
-        asked = json.dumps({"options": variant.options, "costs": list(costs)})
+        asked = json.dumps({"options": variant.options, "told": variant.told, "costs": list(costs)})
         command = [sys.executable, "-P", str(Path(__file__)), "--replay", str(tokens), asked]
-        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        environment = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{HERE}"}
         done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
         return json.loads(done.stdout)
 
@@ -179,7 +77,7 @@ def replay(tokens: Path, asked: Mapping[str, Any]) -> dict[str, dict[str, list[i
         context = Context(vocabulary, longest + WIDTH, WIDTH, max_requests=1)
         found[log] = {}
         for cost in asked["costs"]:
-            options = {"verify_cost": cost, **asked["options"]}
+            options = {"verify_cost": asked["told"] * cost, **asked["options"]}
             driver = ProposerDriver(registry.build("suffix", context, options), context)
             found[log][f"{cost:g}"] = play(driver, requests)
     return found
@@ -206,7 +104,7 @@ def play(driver: Any, requests: Any) -> list[int]:
     return [steps, emitted, drafted]
 
 
-def table(results: Mapping[str, Any], cost: str) -> str:
+def table(results: Mapping[str, Any], variants: Sequence[Variant], cost: str) -> str:
     """Markdown: per variant and log the speedup over that of the whole, and the geometric mean."""
     from _peers_report import geometric_mean
 
@@ -214,7 +112,7 @@ def table(results: Mapping[str, Any], cost: str) -> str:
         steps, emitted, drafted = results[variant][log][cost]
         return float(emitted / (steps + float(cost) * drafted))
 
-    names = [v.name for v in VARIANTS if v.name in results and v.name != WHOLE]
+    names = [v.name for v in variants if v.name in results and v.name != WHOLE]
     logs = list(results[WHOLE])
     lines = [f"| c = {cost} | " + " | ".join(logs) + " | geometric mean |"]
     lines += ["|---" * (len(logs) + 2) + "|"]
@@ -232,7 +130,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("traces", type=Path)
     parser.add_argument("tokenizer")
-    parser.add_argument("--variant", nargs="+", choices=[v.name for v in VARIANTS])
+    parser.add_argument("--variant", nargs="+", metavar="NAME", help="these only")
+    parser.add_argument("--hyper", action="store_true", help="hyper-parameters, not ideas")
     parser.add_argument("--cost", type=float, nargs="+", default=[0.03])
     parser.add_argument("--only", nargs="+", default=[], metavar="LOG")
     parser.add_argument("--limit", type=int, help="requests of each log")
@@ -250,6 +149,10 @@ def main() -> None:
     from specplug.replay.tokenizers import load_tokenizer
 
     chosen = arguments()
+    variants = HYPER if chosen.hyper else VARIANTS
+    unknown = set(chosen.variant or ()) - {v.name for v in variants}
+    if unknown:
+        raise SystemExit(f"no such variant: {unknown}; there are {[v.name for v in variants]}")
     tokenizer = load_tokenizer(chosen.tokenizer)
     results = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +160,7 @@ def main() -> None:
         package, tokens = sources(Path(folder) / "package"), Path(folder) / "tokens"
         logs = load(chosen.traces, tokenizer, chosen.limit, chosen.only)
         tokens.write_bytes(pickle.dumps((tokenizer.vocab_size, logs)))
-        for variant in VARIANTS:
+        for variant in variants:
             if not chosen.variant or variant.name in chosen.variant:
                 print(f"{variant.name}: {variant.says}", file=sys.stderr, flush=True)
                 found = run(variant, package, tokens, chosen.cost)
@@ -266,7 +169,7 @@ def main() -> None:
                     known.setdefault(log, {}).update(counts)
                 chosen.out.write_text(json.dumps(results))
     for cost in chosen.cost:
-        print(table(results, f"{cost:g}"), end="\n\n")
+        print(table(results, variants, f"{cost:g}"), end="\n\n")
 
 
 if __name__ == "__main__":

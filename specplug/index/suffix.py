@@ -31,7 +31,7 @@ from specplug.types import Context, DraftBuffers, IntArray, Observed, TokenArray
 SHARED_ROWS = 64
 
 _NO_STOPS: TokenArray = np.zeros(0, np.int32)
-_TOKENS = np.dtype(np.int32)
+_ARRAY, _TOKENS = np.ndarray, np.dtype(np.int32)
 
 #: Tokens of a prompt that are stored at most, so that no end of a request takes long.
 MOST_PROMPT = 1 << 14
@@ -55,11 +55,15 @@ class SuffixIndex:
         self.namespaces = Namespaces(kept=common)
         self._templates = Templates(layout.N_MODELS)
         self._run = _warm_up()
+        # Looked up once: a step has no other work in Python than to find its kernels and arrays.
+        self._take_in, self._rank = self._run.observe, self._run.draft
         self._packed = Packed(
             new_state(context, store_budget),
             [new_scratch(context) for _ in range(1, context.threads)],
         )
         self._helpers = Helpers(context.threads)
+        self._shares = context.threads > 1
+        self._handle = self._packed.handle
         if common is not None:
             self.state.store.numbers[layout.S_COMMON] = self.namespaces.number_of(common)
         # Drafts came after the last outcome was noted: it is time to learn from it.
@@ -88,13 +92,13 @@ class SuffixIndex:
         if taken:
             copy_model(self.state.model, model)
         while missing := self._run.start(
-            self._packed.handle, slot, int(prompt_length), number, model, history
+            self._handle, slot, int(prompt_length), number, model, history
         ):
             self._grow(missing)
 
     def observe(self, observed: Observed) -> None:
         """Index new tokens, and note how the last drafts fared; O(1) per token."""
-        if self._helpers.running is not None:
+        if self._shares:
             self._helpers.wait()
         slots, offsets, tokens = observed
         known = self._observed
@@ -102,13 +106,13 @@ class SuffixIndex:
             self._bind_observed(slots, offsets, len(tokens))
         # The compiled code looks at the address only.
         if not (
-            type(tokens) is np.ndarray
+            type(tokens) is _ARRAY
             and tokens.dtype is _TOKENS
             and tokens.ndim == 1
             and tokens.flags.carray
         ):
             tokens = _as_tokens(tokens, "Observed.tokens")
-        while missing := self._run.observe(self._packed.handle, tokens, self.cost):
+        while missing := self._take_in(self._handle, tokens, self.cost):
             if missing < 0:
                 self._refuse_observed(len(tokens))
             self._grow(missing)
@@ -126,20 +130,19 @@ class SuffixIndex:
         if slots is not known[0] or ceilings is not known[1] or out is not known[2]:
             self._bind_drafts(slots, ceilings, out)
         rows = len(slots)
-        if rows < SHARED_ROWS or self.context.threads == 1:
-            failed = self._run.draft(self._packed.handle, 0, rows, self.cost)
+        if rows < SHARED_ROWS or not self._shares:
+            failed = self._rank(self._handle, 0, rows, self.cost)
         else:
             failed = self._helpers.share(draft_batch, self._packed.handles, rows, self.cost)
-            self._helpers.start(learn_batch, self._packed.handle, self.cost)
+            self._helpers.start(learn_batch, self._handle, self.cost)
         self._drafted = True
         if failed:
             self._check_slots(self.state.calls.slots)
 
     def learn(self) -> None:
         """Learn from how the last drafts fared. The next call that needs it does so if nobody has."""
-        if self._helpers.running is not None:
-            self._helpers.wait()
-        self._run.learn(self._packed.handle, self.cost)
+        self._helpers.wait()
+        self._run.learn(self._handle, self.cost)
 
     def finish(
         self, slot: int, keep: bool, stop_ids: frozenset[int], with_prompt: bool = False
@@ -154,7 +157,7 @@ class SuffixIndex:
         length = int(self.state.slots.numbers[slot, layout.N_LENGTH])
         self.claimed = self.settled + length + 2 * layout.BLOCK
         prompt = MOST_PROMPT if with_prompt else 0
-        self._run.finish(self._packed.handle, slot, bool(keep), stops, prompt)
+        self._run.finish(self._handle, slot, bool(keep), stops, prompt)
         self.settled = self.claimed = int(self.state.store.numbers[layout.S_END])
 
     def store_text(self, namespace: str, text: TokenArray) -> None:
@@ -166,7 +169,7 @@ class SuffixIndex:
         room = min(layout.LINKED_PER_CALL, self.state.slots.pages.shape[1] * layout.PAGE)
         for begin in range(0, len(text), room):
             piece = text[begin : begin + room]
-            while missing := self._run.start(self._packed.handle, 0, 0, number, 0, piece):
+            while missing := self._run.start(self._handle, 0, 0, number, 0, piece):
                 self._grow(missing)
             self.finish(0, True, frozenset())
 
@@ -240,13 +243,17 @@ class SuffixIndex:
         for slot in slots.tolist():
             self._check_slot(slot)
 
+    def _bind(self, group: str, name: str, array: NDArray[Any]) -> None:
+        self._packed.bind(group, name, array)
+        self._handle = self._packed.handle
+
     def _bind_observed(self, slots: IntArray, offsets: NDArray[np.int64], most: int) -> None:
         """Tell kernels where the caller's arrays lie; most callers use the same ones at each step."""
         bound, ends = as_kernel_array(slots, np.int32), as_kernel_array(offsets, np.int64)
         if len(ends) != len(bound) + 1:
             raise _wrong_offsets(len(bound), most, ends)
-        self._packed.bind("calls", "observed", bound)
-        self._packed.bind("calls", "offsets", ends)
+        self._bind("calls", "observed", bound)
+        self._bind("calls", "offsets", ends)
         # What had to be copied would have to be copied anew at the next call.
         same = bound is slots and ends is offsets
         self._observed = (slots, offsets) if same else (None, None)
@@ -265,8 +272,8 @@ class SuffixIndex:
             out.lengths,
         )
         for name, array in zip(layout.Calls._fields, arrays, strict=False):
-            self._packed.bind("calls", name, array)
-        self._packed.bind("calls", "parents", self._chains if out.parents is None else out.parents)
+            self._bind("calls", name, array)
+        self._bind("calls", "parents", self._chains if out.parents is None else out.parents)
         if bound is slots and limits is ceilings:
             self._drafts = (slots, ceilings, out)
 
@@ -301,7 +308,7 @@ class SuffixIndex:
         pages = len(slots.free)
         grown = grow_slots(slots, max(2 * pages, pages + missing))
         for name in layout.Slots._fields:
-            self._packed.bind("slots", name, getattr(grown, name))
+            self._bind("slots", name, getattr(grown, name))
 
 
 def _as_tokens(tokens: TokenArray, what: str) -> TokenArray:

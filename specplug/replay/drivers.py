@@ -85,6 +85,8 @@ class ProposerDriver:
         self._ceilings = np.full(1, context.max_draft, LENGTH_DTYPE)
         self._offsets = np.zeros(2, np.int64)
         self._out = allocate_drafts(1, context.max_draft, context.vocab_size, proposer.capabilities)
+        # One number is written in half the time through a view of plain memory.
+        self._end, self._length = self._offsets.data[1:], self._out.lengths.data
 
     def hold(self, tokens: TokenArray, fresh: bool) -> None:
         """See :class:`Driver`: a proposer copies what it keeps, so there is nothing to hold."""
@@ -96,8 +98,9 @@ class ProposerDriver:
 
     def step(self, new: TokenArray) -> None:
         """See :class:`Driver`."""
-        self._observe(new)
-        self._out.lengths[0] = 0
+        self._end[0] = len(new)
+        self.proposer.observe(_observed((self._slots, self._offsets, new)))
+        self._length[0] = 0
         self.proposer.propose(self._slots, self._ceilings, self._out)
 
     def draft(self) -> Draft:
@@ -106,7 +109,8 @@ class ProposerDriver:
 
     def end(self, new: TokenArray) -> None:
         """See :class:`Driver`."""
-        self._observe(new)
+        self._end[0] = len(new)
+        self.proposer.observe(_observed((self._slots, self._offsets, new)))
         self.proposer.finish(0, True)
 
     def memory(self) -> Mapping[str, int] | None:
@@ -116,10 +120,6 @@ class ProposerDriver:
     def broken_invariant(self) -> str:
         """See :class:`Driver`."""
         return broken_invariant_of(self.proposer)
-
-    def _observe(self, new: TokenArray) -> None:
-        self._offsets[1] = len(new)
-        self.proposer.observe(_observed((self._slots, self._offsets, new)))
 
 
 class HeldText:
