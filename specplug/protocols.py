@@ -70,7 +70,10 @@ class Proposer(Protocol):
 
 @runtime_checkable
 class Controller(Protocol):
-    """Decides, every step and for every request, how many drafts are worth verifying."""
+    """Decides, every step and for every request, how many drafts are worth verifying.
+
+    One that does not care how drafts fare may have an attribute ``learns = False``; then it is not told.
+    """
 
     def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:
         """Write into ``ceilings`` (int32 ``[B]``) at most ``limits[i]`` (int32 ``[B]``) draft tokens per row.

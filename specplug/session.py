@@ -12,8 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,14 +20,14 @@ from specplug.checksum import Checksum
 from specplug.control.fixed import FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.protocols import Controller, Proposer
+from specplug.safety import Safety
 from specplug.sources import DraftSources
 from specplug.stats import SessionStats
-from specplug.steering import Offer, Places, Steering, clip_lengths
+from specplug.steering import Offer, Places, Steering
 from specplug.steering import accepted_tokens as accepted_tokens
 from specplug.types import (
     LENGTH_DTYPE,
     SEPARATOR,
-    TOKEN_DTYPE,
     Context,
     DraftBuffers,
     IntArray,
@@ -40,9 +39,6 @@ from specplug.types import (
 
 log = logging.getLogger("specplug")
 
-#: Up to so many different stop tokens are looked for one by one.
-_FEW = 8
-
 
 @dataclass(slots=True)
 class _Live:
@@ -53,7 +49,21 @@ class _Live:
     slot: int
     known: int
     last_token: int
+    #: Draft tokens that it can use at most, and tokens with which it ends, the target's last one not counted.
+    most: int
+    end: int
     offer: Offer | None = None
+
+
+class _View(NamedTuple):
+    """The arrays of a step with so many rows, the same objects at each step; and two of them as plain memory."""
+
+    out: DraftBuffers
+    slots: IntArray
+    limits: IntArray
+    ceilings: IntArray
+    slot_cells: memoryview[int]
+    limit_cells: memoryview[int]
 
 
 class Session:
@@ -96,8 +106,9 @@ class Session:
             context.max_requests, context.max_draft, context.vocab_size, proposer.capabilities
         )
         self._columns = np.zeros((3, context.max_requests), LENGTH_DTYPE)
-        self._views: dict[int, tuple[DraftBuffers, IntArray, IntArray, IntArray]] = {}
+        self._views: dict[int, _View] = {}
         self._places = Places()
+        self._safety = Safety(context, self.stats)
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._live
@@ -121,7 +132,7 @@ class Session:
         Raises:
             InvalidRequestError: ``history`` is no one-dimensional array of integers.
         """
-        tokens = self._clean(history)
+        tokens = self._safety.clean(history)
         request = self._with_real_stops(request)
         self._release(request.request_id, keep=False)
         if not self._free:
@@ -130,7 +141,9 @@ class Session:
             self._release(oldest, keep=False)
         slot = self._free.pop()
         last = int(tokens[-1]) if len(tokens) else SEPARATOR
-        self._live[request.request_id] = _Live(request, self.stats.started, slot, len(tokens), last)
+        self._live[request.request_id] = _Live(
+            request, self.stats.started, slot, len(tokens), last, *self._room_of(request)
+        )
         self.stats.started += 1
         self._steering.begin(slot, request)
         self._guarded("start", slot, request, tokens)
@@ -151,27 +164,24 @@ class Session:
         """
         rows = len(request_ids)
         self._check_rows(request_ids, histories)
-        # Before any request begins, lest a newcomer takes the slot of another row of this step.
-        for request_id in request_ids:
-            if request_id in self._live:
-                self._live.move_to_end(request_id)
-        # By id: which slot a newcomer gets must not depend on the engine's order of rows, which ranks may not share.
-        due = [i for i, r in enumerate(request_ids) if not self._continues(r, histories[i])]
-        for i in sorted(due, key=request_ids.__getitem__):
-            self._renew(request_ids[i], histories[i])
-        live = [self._live[r] for r in request_ids]
+        live = self._entries(request_ids, histories)
         self._observe(live, histories)
-        out, slots, limits, ceilings = self._view(rows)
-        slots[:] = [entry.slot for entry in live]
-        limits[:] = [self._limit(entry) for entry in live]
-        out.lengths[:] = 0
+        view = self._view(rows)
+        out, slots, limits, ceilings, slot_cells, limit_cells = view
+        for row, entry in enumerate(live):
+            room = entry.end - entry.known
+            slot_cells[row] = entry.slot
+            limit_cells[row] = entry.most if room >= entry.most else max(0, room)
+        out.lengths.fill(0)
+        drafts: list[list[int]] = [[]] * rows
         if rows and not self.faulted:
-            ceilings[:] = 0
+            ceilings.fill(0)
             self._steering.plan(slots, limits, ceilings)
             self._steering.hint(self.proposer)
             self._guarded("propose", slots, ceilings, out)
-            self._make_safe(live, ceilings, out)
-        self._settle(live, out, self._steering.trim(slots, out))
+            stops = [entry.request.stop_token_ids for entry in live]
+            drafts = self._safety.cut(out, out.lengths.tolist(), ceilings.tolist(), stops)
+        self._settle(live, out, drafts, self._steering.trim(slots, out))
         return out
 
     def finish(self, request_id: str, keep: bool = True, history: TokenArray | None = None) -> bool:
@@ -179,8 +189,9 @@ class Session:
 
         ``history``: all its tokens, if the last step's were not seen yet. False if the id is not live (never an error).
         """
-        if history is not None and self._continues(request_id, history):
-            self._observe([self._live[request_id]], [history])
+        entry = self._live.get(request_id)
+        if history is not None and entry is not None and self._continues(entry, history):
+            self._observe([entry], [history])
         return self._release(request_id, keep)
 
     def finish_all(self, request_ids: Iterable[str], keep: bool = True) -> None:
@@ -220,11 +231,30 @@ class Session:
             raise InvalidRequestError(
                 f"step got {len(request_ids)} requests, but Context.max_requests is {self.context.max_requests}"
             )
-        if len(set(request_ids)) != len(request_ids):
+        if len(request_ids) > 1 and len(set(request_ids)) != len(request_ids):
             twice = next(r for r in request_ids if list(request_ids).count(r) > 1)
             raise InvalidRequestError(
                 f"request {twice!r} stands in more than one row of the same step"
             )
+
+    def _entries(self, request_ids: Sequence[str], histories: Sequence[TokenArray]) -> list[_Live]:
+        """What is kept of each row's request; unknown requests begin, and those whose history is another begin anew."""
+        live, found, due = self._live, [], []
+        for row, request_id in enumerate(request_ids):
+            entry = live.get(request_id)
+            if entry is not None:
+                # Before any request begins, lest a newcomer takes the slot of another row of this step.
+                live.move_to_end(request_id)
+                if self._continues(entry, histories[row]):
+                    found.append(entry)
+                    continue
+            due.append(row)
+        if not due:
+            return found
+        # By id: which slot a newcomer gets must not depend on the engine's order of rows, which ranks may not share.
+        for row in sorted(due, key=request_ids.__getitem__):
+            self._renew(request_ids[row], histories[row])
+        return [live[request_id] for request_id in request_ids]
 
     def _renew(self, request_id: str, history: TokenArray) -> None:
         """Begin an unknown request, or begin anew one whose history shrank or is another one."""
@@ -237,101 +267,78 @@ class Session:
         prompt_length = min(entry.request.prompt_length, len(history))
         self.begin(replace(entry.request, prompt_length=prompt_length), history)
 
-    def _continues(self, request_id: str, history: TokenArray) -> bool:
-        entry = self._live.get(request_id)
-        if entry is None or len(history) < entry.known:
+    def _continues(self, entry: _Live, history: TokenArray) -> bool:
+        known = entry.known
+        if len(history) < known:
             return False
-        return entry.known == 0 or self._clean_id(int(history[entry.known - 1])) == entry.last_token
+        if known == 0:
+            return True
+        token = int(history[known - 1])
+        return token == entry.last_token or self._safety.clean_id(token) == entry.last_token
 
     def _observe(self, live: list[_Live], histories: Sequence[TokenArray]) -> None:
         """Feed the new tokens of all rows to the proposer, and how their last drafts fared to the controller."""
-        news = [h[e.known :] for e, h in zip(live, histories, strict=True)]
-        # By age of the request: what is learned must not depend on the engine's order of rows.
-        grown = [i for i in sorted(range(len(live)), key=lambda i: live[i].serial) if len(news[i])]
+        grown = [(e, h) for e, h in zip(live, histories, strict=True) if len(h) > e.known]
         if not grown:
             return
-        new = [news[i] for i in grown]
-        ends = [0, *accumulate(map(len, new))]
-        tokens = self._clean(new[0] if len(new) == 1 else np.concatenate(new))
-        self._judge([live[i] for i in grown], ends, tokens)
-        for row, i in enumerate(grown):
-            live[i].known = len(histories[i])
-            live[i].last_token = int(tokens[ends[row + 1] - 1])
+        # By age of the request: what is learned must not depend on the engine's order of rows.
+        grown.sort(key=_age)
+        news = [history[entry.known :] for entry, history in grown]
+        joined = news[0] if len(news) == 1 else np.concatenate(news)
+        tokens, listed = self._safety.clean_with_list(joined)
         slots, offsets = self._places[len(grown)]
-        slots[:], offsets[:] = [live[i].slot for i in grown], ends
+        slot_cells, ends = slots.data, offsets.data
+        judged: list[tuple[int, Offer, list[int]]] = []
+        start = 0
+        for row, (entry, history) in enumerate(grown):
+            end = start + len(news[row])
+            slot_cells[row], ends[row + 1] = entry.slot, end
+            if entry.offer is not None:
+                judged.append((entry.slot, entry.offer, listed[start:end]))
+                entry.offer = None
+            entry.known = len(history)
+            entry.last_token = listed[end - 1]
+            start = end
+        self.stats.emitted += start
+        if judged:
+            self.stats.accepted += self._steering.judge(judged)
         self._guarded("observe", Observed(slots, offsets, tokens))
 
-    def _judge(self, live: list[_Live], ends: list[int], tokens: TokenArray) -> None:
-        """Count accepted drafts: what the emitted tokens share with the draft, the target's own token excluded."""
-        judged: list[tuple[int, Offer, TokenArray]] = []
-        for row, entry in enumerate(live):
-            new = tokens[ends[row] : ends[row + 1]]
-            self.stats.emitted += len(new)
-            if entry.offer is not None:
-                judged.append((entry.slot, entry.offer, new))
-                entry.offer = None
-        self.stats.accepted += self._steering.judge(judged)
+    def _room_of(self, request: Request) -> tuple[int, int]:
+        """Draft tokens that could be of use at most, and the length from which on none is, of a request.
 
-    def _limit(self, entry: _Live) -> int:
-        """Draft tokens that could still be of use: the model's length, the output limit and the request's own wish.
-
-        Each step emits one token more than it accepts, hence the ``- 1``.
+        Limits are the model's length, the output limit and the request's own wish. Each step emits one token more than
+        it accepts, hence the ``- 1``.
         """
-        request = entry.request
-        room = min(self.context.max_draft, self.context.max_length - entry.known - 1)
+        most, end = self.context.max_draft, self.context.max_length
         if request.max_output is not None:
-            room = min(room, request.prompt_length + request.max_output - entry.known - 1)
+            end = min(end, request.prompt_length + request.max_output)
         if request.draft_limit is not None:
-            room = min(room, request.draft_limit)
-        return max(0, room)
+            most = max(0, min(most, request.draft_limit))
+        return most, end - 1
 
-    def _make_safe(self, live: list[_Live], ceilings: IntArray, out: DraftBuffers) -> None:
-        """Cut every draft to its ceiling, before an id outside the vocabulary, and after a stop token.
-
-        Cutting a row to its first nodes leaves a valid tree, since parents stand before their children.
-        """
-        clip_lengths(out.lengths, ceilings)
-        # As unsigned numbers negative ids are large ones. What lies behind the drafts is looked at too, for speed.
-        if (out.tokens.view(np.uint32) >= self.context.vocab_size).any():
-            inside = np.arange(out.tokens.shape[1]) < out.lengths[:, None]
-            foreign = inside & ((out.tokens < 0) | (out.tokens >= self.context.vocab_size))
-            for row in np.flatnonzero(foreign.any(axis=1)):
-                self.stats.clipped += 1
-                out.lengths[row] = int(np.argmax(foreign[row]))
-        self._cut_after_stops(live, out)
-
-    def _cut_after_stops(self, live: list[_Live], out: DraftBuffers) -> None:
-        ends = frozenset().union(*{entry.request.stop_token_ids for entry in live})
-        if len(ends) <= _FEW and not any((out.tokens == end).any() for end in ends):
-            return
-        found = np.isin(out.tokens, np.fromiter(ends, TOKEN_DTYPE, len(ends)))
-        for row in np.flatnonzero(found.any(axis=1)).tolist():
-            stops = live[row].request.stop_token_ids
-            tokens = out.tokens[row, : out.lengths[row]].tolist()
-            parents = range(-1, len(tokens) - 1)  # of a chain: each node hangs on the one before
-            if out.parents is not None:
-                parents = out.parents[row, : len(tokens)].tolist()
-            for node, parent in enumerate(parents):
-                if parent >= 0 and tokens[parent] in stops:
-                    out.lengths[row] = node
-                    break
-
-    def _settle(self, live: list[_Live], out: DraftBuffers, offered: IntArray) -> None:
+    def _settle(
+        self,
+        live: list[_Live],
+        out: DraftBuffers,
+        drafts: list[list[int]],
+        lengths: tuple[list[int], list[int]],
+    ) -> None:
         """Remember what was drafted, to judge it when the next tokens are known."""
-        lengths = out.lengths.tolist()
-        most_of_all = offered.tolist()
-        for row, (entry, length, most) in enumerate(zip(live, lengths, most_of_all, strict=True)):
+        offered, left = lengths
+        for row, (entry, draft, length) in enumerate(zip(live, drafts, left, strict=True)):
             entry.offer = None
-            if most:
-                parents = None if out.parents is None else out.parents[row, :length].copy()
-                entry.offer = Offer(out.tokens[row, :most].copy(), parents, length)
-        self.stats.steps += 1
-        self.stats.rows += len(live)
-        self.stats.drafted_rows += sum(length > 0 for length in lengths)
-        self.stats.offered += sum(most_of_all)
-        self.stats.drafted += sum(lengths)
+            if draft:
+                parents = None if out.parents is None else out.parents[row, :length].tolist()
+                entry.offer = Offer(draft, parents, length)
+        stats = self.stats
+        stats.steps += 1
+        stats.rows += len(live)
+        stats.drafted_rows += len(left) - left.count(0)
+        stats.offered += sum(offered)
+        stats.drafted += sum(left)
 
-    def _view(self, rows: int) -> tuple[DraftBuffers, IntArray, IntArray, IntArray]:
+    def _view(self, rows: int) -> _View:
         """Draft buffers, slots, limits and ceilings for ``rows`` requests; the same objects at each step."""
         view = self._views.get(rows)
         if view is None:
@@ -343,27 +350,10 @@ class Session:
                 None if full.parents is None else full.parents[:rows],
                 None if full.draft_probs is None else full.draft_probs[:rows],
             )
-            view = (buffers, columns[0, :rows], columns[1, :rows], columns[2, :rows])
+            slots, limits, ceilings = columns[:, :rows]
+            view = _View(buffers, slots, limits, ceilings, slots.data, limits.data)
             self._views[rows] = view
         return view
-
-    def _clean_id(self, token: int) -> int:
-        return token if 0 <= token < self.context.vocab_size else SEPARATOR
-
-    def _clean(self, tokens: TokenArray) -> TokenArray:
-        """A copy in which ids outside the vocabulary are separators, those beyond int32 too (hashes of images, say)."""
-        given = np.asarray(tokens)
-        if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
-            raise InvalidRequestError(
-                f"a history must be a one-dimensional array of integer token ids, got {given.dtype} {given.shape}"
-            )
-        if given.dtype == TOKEN_DTYPE and (given.view(np.uint32) < self.context.vocab_size).all():
-            return given.copy()
-        inside = (given >= 0) & (given < self.context.vocab_size)
-        cleaned = np.full(len(given), SEPARATOR, TOKEN_DTYPE)
-        # Chosen before the cast, which would turn 2**32 + 5 into 5.
-        np.copyto(cleaned, given, casting="unsafe", where=inside)
-        return cleaned
 
     def _with_real_stops(self, request: Request) -> Request:
         """Without stop ids that no token can have; users may write any number, and arrays of them are int32."""
@@ -371,7 +361,7 @@ class Session:
         if all(0 <= stop < self.context.vocab_size for stop in stops):
             return request
         return replace(
-            request, stop_token_ids=frozenset(s for s in stops if self._clean_id(s) >= 0)
+            request, stop_token_ids=frozenset(s for s in stops if self._safety.clean_id(s) >= 0)
         )
 
     def _guarded(self, method: str, *arguments: object) -> None:
@@ -397,3 +387,7 @@ class Session:
                 type(self.proposer).__name__,
                 method,
             )
+
+
+def _age(grown: tuple[_Live, TokenArray]) -> int:
+    return grown[0].serial

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,9 @@ from specplug.types import (
 
 log = logging.getLogger("specplug")
 
+#: Up to so many rows, a loop in Python over lists takes less time than array operations.
+FEW_ROWS = 8
+
 #: Bounds of the verification cost that proposers are told.
 LEAST_COST, MOST_COST = 0.002, 0.2
 
@@ -32,13 +36,13 @@ class Offer(NamedTuple):
     """What was drafted for a request in a step.
 
     Attributes:
-        tokens: int32 ``[n]``, all that the proposer wrote.
-        parents: int32 ``[n]`` of a tree, or None.
-        verified: how many of them went to the engine; the rest was cut.
+        tokens: all that the proposer wrote.
+        parents: of the nodes that went to the engine, if it is a tree, or None.
+        verified: how many of the tokens went to the engine; the rest was cut.
     """
 
-    tokens: TokenArray
-    parents: IntArray | None
+    tokens: list[int]
+    parents: list[int] | None
     verified: int
 
 
@@ -62,29 +66,40 @@ def accepted_tokens(draft: TokenArray, parents: IntArray | None, emitted: TokenA
         emitted: int32 ``[m]``, without the token that the target added itself.
     """
     if parents is None:
-        pairs = zip(draft.tolist(), emitted.tolist(), strict=False)
-        return next(
-            (place for place, (ours, theirs) in enumerate(pairs) if ours != theirs),
-            min(len(draft), len(emitted)),
-        )
-    return len(accepted_path(draft, parents, emitted))
+        return agreement(draft.tolist(), emitted.tolist(), min(len(draft), len(emitted)))
+    return len(accepted_path(draft.tolist(), parents.tolist(), emitted.tolist()))
 
 
-def accepted_path(draft: TokenArray, parents: IntArray, emitted: TokenArray) -> list[int]:
+def agreement(ours: Sequence[int], theirs: Sequence[int], most: int) -> int:
+    """How many of the first ``most`` tokens are the same in both, up to the first that is not."""
+    for place in range(most):
+        if ours[place] != theirs[place]:
+            return place
+    return most
+
+
+def accepted_path(
+    draft: Sequence[int], parents: Sequence[int], emitted: Sequence[int]
+) -> list[int]:
     """The nodes of a tree that the ``emitted`` tokens pass, from the root down; see :func:`accepted_tokens`."""
     path: list[int] = []
     node = ROOT
-    for token in emitted.tolist():
-        children = np.flatnonzero((parents == node) & (draft == token))
-        if not len(children):
+    for token in emitted:
+        # Parents stand before their children.
+        children = range(node + 1, len(parents))
+        node = next((c for c in children if parents[c] == node and draft[c] == token), ROOT)
+        if node == ROOT:
             break
-        node = int(children[0])
         path.append(node)
     return path
 
 
 def clip_lengths(values: IntArray, most: IntArray) -> None:
-    """Bring ``values`` into ``0 .. most``; a tenth of the time of ``np.clip`` for arrays this small."""
+    """Bring ``values`` into ``0 .. most``."""
+    if len(values) <= FEW_ROWS and all(
+        0 <= value <= limit for value, limit in zip(values.tolist(), most.tolist(), strict=True)
+    ):
+        return
     np.minimum(values, most, out=values)
     np.maximum(values, 0, out=values)
 
@@ -109,7 +124,7 @@ class Steering:
         raise_faults: bool,
         sources: DraftSources | None = None,
     ) -> None:
-        self.controller = controller
+        self._take(controller)
         self.sources = sources
         self.faults = 0
         self._raise = raise_faults
@@ -126,6 +141,11 @@ class Steering:
             tell = getattr(controller, "know_sources", None)
             if tell is not None and sources is not None and sources.by_slot is not None:
                 tell(len(sources.names), sources.by_slot)
+
+    def _take(self, controller: Controller) -> None:
+        self.controller = controller
+        self._learns = bool(getattr(controller, "learns", True))
+        self._price: Callable[[], float] | None = getattr(controller, "verify_cost", None)
 
     def begin(self, slot: int, request: Request) -> None:
         """A request takes a slot."""
@@ -149,62 +169,57 @@ class Steering:
             use = getattr(proposer, "use_planner", None)
             if use is not None and hasattr(self.controller, "first_pass"):  # perhaps wrapped
                 use(self.controller)
+        if self._price is None:
+            return
         tell = getattr(proposer, "set_verify_cost", None)
-        price = getattr(self.controller, "verify_cost", None)
-        if tell is None or price is None:
+        if tell is None:
             return
         try:
-            tell(min(max(0.5 * price(), LEAST_COST), MOST_COST))
+            tell(min(max(0.5 * self._price(), LEAST_COST), MOST_COST))
         except Exception:  # a hint is worth no request, whoever it is that fails
             if self._raise:
                 raise
             self.faults += 1
 
-    def trim(self, slots: IntArray, out: DraftBuffers) -> IntArray:
-        """Let the controller shorten the drafts; returns how long they were: int32 ``[B]``."""
-        offered = out.lengths.copy()
+    def trim(self, slots: IntArray, out: DraftBuffers) -> tuple[list[int], list[int]]:
+        """Let the controller shorten the drafts; returns how long they were, and how long they are."""
+        offered = left = out.lengths.tolist()
         if self._trimming is not None:
             if not self._guarded("trim", slots, out.survival, out.lengths):
                 out.lengths[:] = 0
-            clip_lengths(out.lengths, offered)
+            clip_lengths(out.lengths, np.array(offered, LENGTH_DTYPE))
+            left = out.lengths.tolist()
         if self.sources is not None:
-            self.sources.count_drafted(slots, out.lengths, out.parents)
-        return offered
+            self.sources.count_drafted(slots.tolist(), left, out.parents)
+        return offered, left
 
-    def judge(self, judged: list[tuple[int, Offer, TokenArray]]) -> int:
+    def judge(self, judged: list[tuple[int, Offer, list[int]]]) -> int:
         """Tell the controller about slots, what was offered and what was emitted; returns accepted draft tokens."""
         fared: list[tuple[int, int, int]] = []
         compared: list[tuple[int, int, int]] = []
+        paths: list[tuple[int, list[int]]] = []
         for slot, offer, new in judged:
+            # The target's own token judges the next position of the offer, although it was not verified.
+            reach = min(len(offer.tokens), len(new))
+            agreed = agreement(offer.tokens, new, reach)
             if offer.verified:
-                draft = offer.tokens[: offer.verified]
-                accepted = accepted_tokens(draft, offer.parents, new[:-1])
+                accepted = min(agreed, offer.verified, len(new) - 1)
+                if offer.parents is not None:
+                    path = accepted_path(offer.tokens, offer.parents, new[:-1])
+                    paths.append((slot, path))
+                    accepted = len(path)
                 fared.append((slot, offer.verified, accepted))
-            if self._trimming is not None:
-                # The target's own token judges the next position of the offer, although it was not verified.
-                reach = min(len(offer.tokens), len(new))
-                agreed = accepted_tokens(offer.tokens[:reach], None, new[:reach])
-                compared.append((slot, min(agreed + 1, reach), agreed))
-        if compared:
-            self._guarded("compare", *np.array(compared, LENGTH_DTYPE).T.copy())
-        if fared:
-            slots, drafted, accepted_counts = np.array(fared, LENGTH_DTYPE).T.copy()
-            self._guarded("observe", slots, drafted, accepted_counts)
-            if self.sources is not None:
-                self._count_accepted(slots, accepted_counts, judged)
-        return sum(accepted for _, _, accepted in fared)
-
-    def _count_accepted(
-        self, slots: IntArray, accepted: IntArray, judged: list[tuple[int, Offer, TokenArray]]
-    ) -> None:
-        assert self.sources is not None
-        trees = [(s, o, n) for s, o, n in judged if o.verified and o.parents is not None]
-        if not trees:
-            self.sources.count_accepted(slots, accepted)
-        for slot, offer, new in trees:
-            assert offer.parents is not None
-            draft = offer.tokens[: offer.verified]
-            self.sources.count_path(slot, accepted_path(draft, offer.parents, new[:-1]))
+            compared.append((slot, min(agreed + 1, reach), agreed))
+        if compared and self._trimming is not None:
+            self._guarded("compare", *_columns(compared))
+        if fared and self._learns:
+            self._guarded("observe", *_columns(fared))
+        if self.sources is not None:
+            if not paths:
+                self.sources.count_accepted([f[0] for f in fared], [f[2] for f in fared])
+            for slot, path in paths:
+                self.sources.count_path(slot, path)
+        return sum([accepted for _, _, accepted in fared])
 
     def _guarded(self, method: str, *arguments: object) -> bool:
         try:
@@ -219,6 +234,12 @@ class Steering:
                 type(self.controller).__name__,
                 method,
             )
-            self.controller, self._trimming = FixedLength(0), None
+            self._take(FixedLength(0))
+            self._trimming = None
             return False
         return True
+
+
+def _columns(rows: list[tuple[int, int, int]]) -> list[IntArray]:
+    """As one int32 array per column."""
+    return [np.array(column, LENGTH_DTYPE) for column in zip(*rows, strict=True)]

@@ -35,7 +35,6 @@ from specplug.errors import SettingsError, did_you_mean
 from specplug.steering import Offer, Steering
 from specplug.types import (
     LENGTH_DTYPE,
-    TOKEN_DTYPE,
     Capabilities,
     Context,
     allocate_drafts,
@@ -192,7 +191,7 @@ class Governor:
         for request_id, row in output.req_id_to_index.items():
             offer, slot = self._offers.pop(request_id, None), self._slots.of(request_id)
             if offer is not None and slot is not None and row < len(sampled) and len(sampled[row]):
-                judged.append((slot, offer, np.array(sampled[row], TOKEN_DTYPE)))
+                judged.append((slot, offer, list(sampled[row])))
         if judged:
             self.account.stats.accepted += self.steering.judge(judged)
 
@@ -210,15 +209,14 @@ class Governor:
             lengths=ceilings,
             survival=self._buffers.survival[: len(rows)],
         )
-        offered = self.steering.trim(slots, out)
+        offered, left = self.steering.trim(slots, out)
         kept = list(drafts)
         for row, i in enumerate(rows):
-            tokens, length = drafts[i], int(out.lengths[row])
+            tokens, length = drafts[i], left[row]
             if offered[row]:
-                offer = np.array(tokens[: offered[row]], TOKEN_DTYPE)
-                self._offers[request_ids[i]] = Offer(offer, None, length)
+                self._offers[request_ids[i]] = Offer(list(tokens[: offered[row]]), None, length)
             kept[i] = tokens[:length]
-        self.account.drafted(offered, out.lengths)
+        self.account.drafted(offered, left)
         spent = perf_counter_ns() - began
         self.clock.drafted(spent)
         self.account.publish(spent)

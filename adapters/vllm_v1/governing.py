@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from specplug.adapters.common import host_logger
 from specplug.adapters.vllm_v1 import host_faults, setup
@@ -14,7 +12,7 @@ from specplug.adapters.vllm_v1.metrics import Published
 from specplug.control import options
 from specplug.sources import DraftSources
 from specplug.stats import SessionStats
-from specplug.types import Capabilities, Context, IntArray, Request
+from specplug.types import Capabilities, Context, Request
 
 if TYPE_CHECKING:
     from specplug.control.goodput import GoodputController
@@ -97,14 +95,14 @@ class Account:
         self._session = session
         self._published = Published.from_environment("adaptive", 0, session)
 
-    def drafted(self, offered: IntArray, lengths: IntArray) -> None:
-        """Drafts of a step, before and after they were cut: int32 ``[B]`` each."""
+    def drafted(self, offered: Sequence[int], lengths: Sequence[int]) -> None:
+        """Lengths of the drafts of a step, before and after they were cut."""
         stats = self.stats
         stats.steps += 1
         stats.rows += len(lengths)
-        stats.drafted_rows += int(np.count_nonzero(lengths))
-        stats.offered += int(offered.sum())
-        stats.drafted += int(lengths.sum())
+        stats.drafted_rows += sum(length > 0 for length in lengths)
+        stats.offered += sum(offered)
+        stats.drafted += sum(lengths)
 
     def publish(self, nanoseconds: int) -> None:
         """A step took so long of our time."""

@@ -11,6 +11,8 @@ from specplug.types import IntArray
 class FixedLength:
     """Every request may use up to ``length`` draft tokens, or all that the engine allows if that is None."""
 
+    learns = False
+
     def __init__(self, length: int | None = None) -> None:
         self.length = length
 
@@ -28,6 +30,8 @@ class BatchSizeTable:
     Args:
         lengths: smallest batch size to draft length; below the smallest key the length is that of the smallest.
     """
+
+    learns = False
 
     def __init__(self, lengths: Mapping[int, int]) -> None:
         if not lengths or any(size < 1 or length < 0 for size, length in lengths.items()):

@@ -65,10 +65,12 @@ ARROWS = {
     "specplug.control": _row("specplug.kernels", "specplug.figures", "numpy", *BASE),
     "specplug.registry": _row(*BASE),
     "specplug.sources": _row("specplug.types", "numpy"),
+    "specplug.safety": _row("numpy", *BASE),
     "specplug.steering": _row("specplug.control", "specplug.sources", "numpy", *BASE),
     "specplug.checksum": _row("numpy", *BASE),
     "specplug.session": _row(
         "specplug.checksum",
+        "specplug.safety",
         "specplug.sources",
         "specplug.steering",
         "specplug.registry",
