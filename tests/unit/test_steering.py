@@ -139,3 +139,13 @@ def test_a_failing_controller_costs_the_drafts_and_one_message(
 def test_drafts_that_must_not_be_cut_refuse_a_controller_that_cuts(kind: str) -> None:
     with pytest.raises(InvalidRequestError, match="trims=False"):
         Session(Script(**{kind: True}), Context(100, 64, 4), controller=Cutter(1))
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_controller_that_learns_nothing_is_not_told(learns: bool) -> None:
+    cutter: Any = Cutter(2)
+    cutter.learns = learns
+    subject = session(cutter)
+    two_steps(subject)
+    assert cutter.observed == ([[cutter.compared[0][0], 2, 0]] if learns else [])
+    assert subject.stats.accepted == 0
