@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,21 @@ from numpy.typing import NDArray
 from specplug.index.datastore_format import bits_for
 from specplug.kernels import datastore_layout as places
 from specplug.kernels.contexts import collect_entries, sort_entries
-from specplug.kernels.ordering import deal_entries, rank_runs, sort_runs
+from specplug.kernels.ordering import (
+    COUNTS,
+    bits_above,
+    deal_entries,
+    order_entries,
+    rank_keys,
+    round_after,
+    sort_runs,
+)
 
 Entries = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 Ranks = NDArray[np.int32]
-#: See :func:`specplug.kernels.ordering.sort_runs`.
-How = tuple[int, np.uint64, int, int, int]
+#: See :func:`specplug.kernels.ordering.rank_keys`.
+How = tuple[int, int, int, int]
 #: ``map``, or that of several threads.
 Each = Callable[..., Iterable[Any]]
 
@@ -41,27 +49,32 @@ def processors() -> int:
 
 
 def sorted_entries(
-    shelf: places.Shelf, tally: tuple[Entries, Entries], memory: int, threads: int = 1
+    shelf: places.Shelf, tally: places.Tally, memory: int, threads: int = 1
 ) -> Iterator[Entries]:
-    """The entries of a corpus in their order, in parts.
+    """The entries of a corpus in their order, in parts; above the bits that a position needs may stand others.
+
+    A part holds until the next one is asked for.
 
     Args:
         shelf: the section of tokens.
-        tally: int64 ``[vocab_size]``, entries by last token; and those that are one, ascending.
+        tally: its entries by last token.
         memory: bytes that may be used, about; one last token is always sorted at once.
     """
-    counts, present = tally
-    total = int(counts[present].sum())
+    total = int(tally.starts[-1])
     tokens = int(shelf.meta[places.TOKENS])
     threads = max(1, min(threads, total // WORTH))
     at_once = total * WHOLE_BYTES <= memory and tokens < 1 << 31
     if at_once and threads == 1:
-        yield _sorted_at_once(shelf, tally, map, 1)
+        room = _room_for(tokens)
+        yield _sorted_at_once(shelf, tally, room)
+        if len(room.ranks) == KEPT:
+            _KEPT[:] = [room]
         return
     with ThreadPoolExecutor(threads) as pool:
         if at_once:
-            yield _sorted_at_once(shelf, tally, pool.map, threads)
+            yield _sorted_in_parts(shelf, tally, pool.map, threads)
             return
+        counts = tally.counts
         waiting: deque[Future[Entries]] = deque()
         for low, high in ranges(counts, max(1, memory // SORT_BYTES // threads)):
             if not counts[low:high].any():
@@ -71,6 +84,40 @@ def sorted_entries(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+class _Room(NamedTuple):
+    """What sorting at once needs: 28 bytes per entry.
+
+    Attributes:
+        runs, left: int32 ``[n, 2]``, what is to be sorted, and what is left of it.
+        ranks: int32 ``[tokens]``.
+    """
+
+    order: places.Ordering
+    runs: Ranks
+    left: Ranks
+    ranks: Ranks
+
+
+#: Room for so many tokens that a build has done with: for a small one, fresh pages would take as long as sorting.
+KEPT = 1 << 16
+_KEPT: list[_Room] = []
+
+
+def _room_for(tokens: int) -> _Room:
+    """Room; whoever gets it has it alone. Nothing is known of what is in it."""
+    size = max(tokens, KEPT)
+    if size == KEPT:
+        try:
+            return _KEPT.pop()
+        except IndexError:
+            pass
+    keys, spare = np.empty(size, np.uint64), np.empty(size, np.uint64)
+    order = places.Ordering(keys, spare, np.zeros(COUNTS, np.int64))
+    # There are no more buckets than tokens.
+    runs, left = np.empty((size, 2), np.int32), np.empty((size // 2 + 1, 2), np.int32)
+    return _Room(order, runs, left, np.empty(size, np.int32))
 
 
 def ranges(counts: Entries, most: int) -> Iterator[tuple[int, int]]:
@@ -106,82 +153,73 @@ def _collected(shelf: places.Shelf, counts: Entries, low: int, high: int) -> pla
     return work
 
 
+def _widths(shelf: places.Shelf, tally: places.Tally) -> tuple[int, int, int, int]:
+    """Tokens per key, bits of the number of a token, of a position, of a rank."""
+    bits = bits_for(len(tally.present))
+    position_bits = bits_for(int(shelf.meta[places.TOKENS]) - 1)
+    per_key = min((64 - position_bits) // bits, int(shelf.meta[places.DEPTH]) - 1)
+    return per_key, bits, position_bits, bits_for(int(tally.starts[-1]))
+
+
+def _sorted_at_once(shelf: places.Shelf, tally: places.Tally, room: _Room) -> Entries:
+    """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
+    order_entries(shelf, tally, *room, _widths(shelf, tally))
+    return room.order.keys[: int(tally.starts[-1])].view(np.int64)
+
+
 class _Part:
     """Some of the entries, with what sorting them needs: views, so that threads share nothing but the ranks.
 
     Args:
         everything, spare: uint64 ``[entries]``, see :class:`specplug.kernels.datastore_layout.Ordering`.
-        starts, ends: of the buckets of this part.
+        buckets: int32 ``[n, 2]``, of this part, see :func:`deal_entries`.
         position_bits: of an entry.
     """
 
-    def __init__(
-        self, everything: Keys, spare: Keys, starts: Entries, ends: Entries, position_bits: int
-    ) -> None:
-        self._first, end = int(starts[0]), int(ends[-1])
+    def __init__(self, everything: Keys, spare: Keys, buckets: Ranks, position_bits: int) -> None:
+        self._first, end = int(buckets[0, 0]), int(buckets[-1, 1])
         self._bits, size = position_bits, end - self._first
         self._order = places.Ordering(
-            everything[self._first : end], spare[self._first : end], np.zeros(1 << 11, np.int64)
+            everything[self._first : end], spare[self._first : end], np.zeros(COUNTS, np.int64)
         )
         # What is to be sorted, and room for what is left of it.
-        self._runs, self._room = (np.empty((size // 2 + 1, 2), np.int32) for _ in range(2))
-        several = np.flatnonzero(ends - starts > 1)
-        self._count = len(several)
-        self._runs[: self._count, 0] = starts[several] - self._first
-        self._runs[: self._count, 1] = ends[several] - self._first
-        self._sorted, self._sorted_count = np.array([[0, size]], np.int32), 1
+        self._count = len(buckets)
+        most = max(self._count, size // 2 + 1)
+        self._runs, self._room = (np.empty((most, 2), np.int32) for _ in range(2))
+        self._runs[: self._count] = buckets - self._first
 
-    def sort(self, ranks: Ranks, how: How) -> bool:
-        """Sort by the keys, or by ``ranks``, see :func:`sort_runs`; returns whether anything is left."""
-        left = sort_runs(self._order, self._runs, self._count, ranks, how, self._room)
-        if how[2]:
-            self._sorted, self._sorted_count = self._runs, self._count
+    def rank(self, ranks: Ranks, how: How) -> None:
+        """New keys, see :func:`rank_keys`."""
+        rank_keys(self._order, self._runs, self._count, ranks, how)
+
+    def sort(self, ranks: Ranks, more: np.uint64) -> bool:
+        """Sort by the keys and renew the ranks, see :func:`sort_runs`; returns whether anything is left."""
+        how = (self._bits, more, self._first)
+        left = sort_runs(self._order, self._runs, self._count, how, ranks, self._room)
         self._runs, self._room, self._count = self._room, self._runs, left
         return bool(left)
 
-    def rank(self, ranks: Ranks) -> None:
-        """Renew ``ranks`` of what was sorted last; of everything the first time."""
-        how = (self._count, self._bits, self._first)
-        rank_runs(self._order, self._sorted, self._sorted_count, self._runs, how, ranks)
 
-
-def _sorted_at_once(
-    shelf: places.Shelf, tally: tuple[Entries, Entries], each: Each, threads: int
-) -> Entries:
-    """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
-    tokens, depth = int(shelf.meta[places.TOKENS]), int(shelf.meta[places.DEPTH])
-    counts, present = tally
-    sizes = counts[present]
-    ends = np.cumsum(sizes)
-    total = int(ends[-1])
-    bits, position_bits = bits_for(len(present)), bits_for(tokens - 1)
-    per_key = min((64 - position_bits) // bits, depth - 1)
+def _sorted_in_parts(shelf: places.Shelf, tally: places.Tally, each: Each, threads: int) -> Entries:
+    """What :func:`order_entries` does, by several threads."""
+    depth, total = int(shelf.meta[places.DEPTH]), int(tally.starts[-1])
+    per_key, bits, position_bits, rank_bits = _widths(shelf, tally)
     everything, spare = np.empty(total, np.uint64), np.empty(total, np.uint64)
-    # The counts make room for the numbers: in a small corpus, most of the time would go to fresh pages for a table.
-    counts[present] = np.arange(1, len(present) + 1)
-    deal_entries(shelf, counts, ends - sizes, (per_key, bits, position_bits), everything)
-    counts[present] = sizes
+    buckets = np.empty((len(tally.present), 2), np.int32)
+    deal_entries(shelf, tally, buckets, (per_key, bits, position_bits), everything)
     # Two parts per thread, because they do not take the same time.
-    most = total if threads == 1 else -(-total // (2 * threads))
     parts = [
-        _Part(everything, spare, ends[low:high] - sizes[low:high], ends[low:high], position_bits)
-        for low, high in ranges(sizes, most)
+        _Part(everything, spare, buckets[low:high], position_bits)
+        for low, high in ranges(np.diff(tally.starts), -(-total // (2 * threads)))
     ]
-    ranks, rank_bits = np.zeros(tokens, np.int32), bits_for(total)
-    below = np.uint64((1 << position_bits) - 1)
-    # Bits that are all 0 where there is nothing more: those of the last token of a key, or of its last rank.
-    last = np.uint64((1 << bits) - 1) << np.uint64(position_bits)
-    how: How = (position_bits, last, 0, 0, rank_bits)
-    compared = 1 + per_key
-    while any(list(each(partial(_Part.sort, ranks=ranks, how=how), parts))):
-        if compared == depth:
-            break
-        list(each(partial(_Part.rank, ranks=ranks), parts))
-        back = further = min(compared, depth - compared)
-        if position_bits + 2 * rank_bits <= 64:
-            further = min(back + compared, depth - compared)
-        two = further > back
-        last = np.uint64((1 << rank_bits) - 1) << np.uint64(position_bits)
-        how = (position_bits, last, back, further if two else 0, rank_bits)
-        compared += further
-    return np.bitwise_and(everything, below, out=everything).view(np.int64)
+    ranks = np.zeros(int(shelf.meta[places.TOKENS]), np.int32)
+    compared, width = 1 + per_key, bits
+    while True:
+        # Not what the kernel returns, which is an integer of Python: that would be compiled anew.
+        more = np.uint64(bits_above(width, position_bits) if compared < depth else 0)
+        if not any(list(each(partial(_Part.sort, ranks=ranks, more=more), parts))):
+            return everything.view(np.int64)
+        back, further = round_after(compared, depth, position_bits, rank_bits)
+        how = (position_bits, back, further, rank_bits)
+        list(each(partial(_Part.rank, ranks=ranks, how=how), parts))
+        compared, width = compared + max(back, further), rank_bits

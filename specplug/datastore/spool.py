@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from specplug.index.datastore_format import packed_bytes
+from specplug.index.datastore_format import Section, packed_bytes
 from specplug.kernels.packed import first_outside, pack, pack_document, pack_documents
 
 #: Numbers that are written at once; a multiple of 64, so that they fill whole words at any width.
@@ -61,7 +61,7 @@ class PackedSpool:
         return self._closed.digest()
 
     def append(self, values: NDArray[np.int64]) -> None:
-        """Append int64 ``[n]``, each below ``2 ** bits``."""
+        """Append the lowest bits of int64 ``[n]``."""
         start = 0
         while start < len(values):
             part = values[start : start + BLOCK - self._pending]
@@ -101,9 +101,23 @@ class PackedSpool:
         self._pending += len(documents) + len(lengths) if wrong < 0 else 0
         return wrong
 
-    def move(self, file: IO[bytes]) -> None:
-        """Go on in another file, which holds what was written so far."""
-        self._file = file
+    def take_over(self, words: NDArray[np.uint64], count: int) -> None:
+        """Go on behind ``count`` numbers that were packed in memory; nothing is appended yet."""
+        whole = count // 64 * 64
+        used = whole * self._bits // 64
+        self._file.seek(self._offset)
+        self._write(words[:used], self._digest)
+        self._words[: len(words) - used] = words[used:]
+        self._written, self._pending = whole, count - whole
+
+    def beside(self, section: Section) -> PackedSpool:
+        """Another section of the same file."""
+        return PackedSpool(self._file, section.offset, section.bits)
+
+    def put_header(self, page: bytes) -> None:
+        """Write what the file begins with."""
+        self._file.seek(0)
+        self._file.write(page)
 
     def flush(self) -> None:
         """Write all but the last few numbers, which do not fill a word yet."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
 import json
 import mmap
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,7 +38,7 @@ class Workshop:
         restart: remove what an interrupted build left there, once no other process can be at it.
 
     Attributes:
-        file: open for reading and writing, binary.
+        file: open for reading and writing, binary; None while all is in memory.
         published: whether the file is in its place; what is written to it then, readers see.
 
     Raises:
@@ -49,7 +48,7 @@ class Workshop:
 
     def __init__(self, folder: Path, restart: bool = False) -> None:
         self.folder = folder
-        self.file: IO[bytes] = io.BytesIO()
+        self.file: IO[bytes] | None = None
         self.published = False
         self._lock: IO[str] | None = None
         try:
@@ -65,11 +64,12 @@ class Workshop:
         except BaseException:
             self.close()
             raise
-        self._left = os.path.exists(os.path.join(folder, WORKSHOP))
+        self._left = self._is_there(WORKSHOP)
 
     def close(self) -> None:
         """Give up the file, if it is not published, and the right to construct it."""
-        self.file.close()
+        if self.file is not None:
+            self.file.close()
         if self._lock is not None:
             self._lock.close()
         os.close(self._handle)
@@ -78,11 +78,6 @@ class Workshop:
     def place(self) -> Path:
         """The hidden folder."""
         return self.folder / WORKSHOP
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether nothing is on disk yet."""
-        return isinstance(self.file, io.BytesIO)
 
     def resume(self, identity: Mapping[str, Any], bits: int) -> dict[str, Any]:
         """What an interrupted build of the same inputs remembered, its file opened; empty if there is none.
@@ -107,27 +102,25 @@ class Workshop:
         self.file.truncate(end)
         return found
 
-    def to_disk(self) -> IO[bytes]:
-        """Go on in a file on disk; returns it."""
-        if not self.in_memory:
-            return self.file
+    @contextlib.contextmanager
+    def moving(self) -> Iterator[IO[bytes]]:
+        """A file on disk, to go on in it unless what is in memory could not be written to it."""
         self.place.mkdir(exist_ok=True)
         self._left = True
         # What another build remembered is about the file that is now overwritten.
         (self.place / JOURNAL).unlink(missing_ok=True)
         opened = open(self.place / FILE, "w+b")  # noqa: SIM115 (held until close)
         try:
-            opened.write(self.file.getvalue())  # type: ignore[attr-defined]
+            yield opened
         except BaseException:
             with contextlib.suppress(OSError):  # what it could not write it cannot flush
                 opened.close()
             raise
         self.file = opened
-        return opened
 
     def remember(self, journal: Mapping[str, Any]) -> None:
-        """Note how far the file has come, once it is on disk so far."""
-        file = self.to_disk()
+        """Note how far the file on disk has come, once it is there so far."""
+        file = self._opened()
         file.flush()
         os.fsync(file.fileno())
         path = self.place / JOURNAL
@@ -136,13 +129,10 @@ class Workshop:
         os.replace(fresh, path)
 
     def words(self) -> WordArray:
-        """What is in the file, read-only. A map goes with the last reference to the array."""
-        content: bytes | mmap.mmap
-        if isinstance(self.file, io.BytesIO):
-            content = self.file.getvalue()
-        else:
-            self.file.flush()
-            content = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
+        """What is in the file, read-only. The map goes with the last reference to the array."""
+        file = self._opened()
+        file.flush()
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # Where the disk was full once, a part of a word may be at the end.
         return np.frombuffer(content, "<u8", len(content) // 8)
 
@@ -152,33 +142,54 @@ class Workshop:
         Args:
             durable: only return when it would outlive a power failure.
         """
-        # Paths as strings: objects would take a tenth of the time of a small store.
-        fresh, file = os.path.join(self.folder, WORKSHOP, FILE), self.file
-        if isinstance(file, io.BytesIO):
-            fresh = os.path.join(self.folder, _FRESH)
+        file = self._opened()
+        file.flush()
+        file.truncate(size)
+        if durable:
+            os.fsync(file.fileno())
+        os.replace(self.place / FILE, self.folder / FILE)
+        with contextlib.suppress(FileNotFoundError):  # of a small build that was killed
+            os.unlink(self.folder / _FRESH)
+        self._end(durable)
+
+    def publish_content(self, content: memoryview, durable: bool) -> None:
+        """Put a file with this content in its place. See :meth:`publish`."""
+        # Relative to the folder that is open: to make paths would take a tenth of the time of a small store.
+        folder = self._handle
+        try:
+            file = os.open(_FRESH, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=folder)
             try:
-                with open(fresh, "wb", buffering=0) as file:
-                    _write_all(file, self.file.getbuffer()[:size])  # type: ignore[attr-defined]
-                    if durable:
-                        os.fsync(file.fileno())
-                os.replace(fresh, os.path.join(self.folder, FILE))
-            except BaseException:
-                with contextlib.suppress(OSError):  # it may not be there, or already in its place
-                    os.unlink(fresh)
-                raise
-        else:
-            file.flush()
-            file.truncate(size)
-            if durable:
-                os.fsync(file.fileno())
-            os.replace(fresh, os.path.join(self.folder, FILE))
-            with contextlib.suppress(FileNotFoundError):  # of a small build that was killed
-                os.unlink(os.path.join(self.folder, _FRESH))
+                done = 0
+                while done < len(content):  # one call writes 2 GB at most, or what fits on the disk
+                    done += os.write(file, content[done:])
+                if durable:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+            os.replace(_FRESH, FILE, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):  # it may not be there, or already in its place
+                os.unlink(_FRESH, dir_fd=folder)
+            raise
+        self._end(durable)
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._handle)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _end(self, durable: bool) -> None:
         self.published = True
         if durable:
             os.fsync(self._handle)
         if self._left:
             shutil.rmtree(self.place)
+
+    def _opened(self) -> IO[bytes]:
+        assert self.file is not None, "what is in memory has no file"
+        return self.file
 
     def _take_lock(self) -> None:
         try:
@@ -199,11 +210,3 @@ def _busy(folder: Path) -> DatastoreError:
     return DatastoreError(
         f"{folder} is being built by another process; wait for it or choose another folder"
     )
-
-
-def _write_all(file: io.FileIO, content: memoryview) -> None:
-    """One call may write a part only: 2 GB at most, or what fits on the disk."""
-    with content:
-        done = 0
-        while done < len(content):
-            done += file.write(content[done:])

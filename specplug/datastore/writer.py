@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specplug.datastore.sheet import Sheet, SheetSection
 from specplug.datastore.sorting import processors, sorted_entries
 from specplug.datastore.spool import PackedSpool
 from specplug.datastore.workshop import WORKSHOP, Workshop
 from specplug.errors import DatastoreError
 from specplug.index.datastore_format import (
     HEADER_BYTES,
-    SECTIONS,
     Header,
+    Section,
     bits_for,
     encode,
     layout,
@@ -131,19 +132,22 @@ class Writer:
         self.documents = 0
         self._torn = False
         self.cursor: dict[str, Any] = {}
-        self._room = min(IN_MEMORY, memory // SHARE) * 8 // self._bits  # in tokens
         with explained(self.folder):
             self._workshop = Workshop(self.folder, restart)
             try:
                 journal = self._workshop.resume(self._identity, self._bits)
-                count, rest = journal.get("tokens", (0, ()))
-                file = self._workshop.file
-                self._spool = PackedSpool(file, HEADER_BYTES, self._bits, count, rest)
+                self._spool = self._begun(*journal.get("tokens", (0, ())))
             except BaseException:
                 self._workshop.close()
                 raise
         self.documents = journal.get("documents", 0)
         self.cursor = journal.get("cursor", {})
+
+    def _begun(self, count: int, rest: Sequence[int]) -> Sheet | PackedSpool:
+        file = self._workshop.file
+        if file is None:
+            return Sheet(self._bits, min(IN_MEMORY, self.memory // SHARE) * 8 // self._bits)
+        return PackedSpool(file, HEADER_BYTES, self._bits, count, rest)
 
     def __enter__(self) -> Writer:
         return self
@@ -162,16 +166,18 @@ class Writer:
         Raises:
             DatastoreError: an id lies outside of the vocabulary, the corpus is too long, or the disk is full.
         """
-        self._refuse(len(document) + 1)
+        size = len(document) + 1
+        self._refuse(size)
         packable = document
         if document.dtype != np.int32:
             packable = _in_32_bits(document)
         if not packable.flags.carray:  # read-only, or with gaps: would be compiled anew
             packable = packable.copy()
         try:  # as ``explained`` does, which costs more than the rest of a short document
-            wrong = self._spool.append_document(packable, self.vocab_size)
-            if self._spool.count > self._room:
-                self._to_disk()
+            spool = self._spool
+            if isinstance(spool, Sheet) and size > spool.room:
+                spool = self._to_disk(spool)
+            wrong = spool.append_document(packable, self.vocab_size)
         except OSError as error:
             self._torn = True  # a part of this document may be in the file, without its end
             raise _explanation(self.folder, error) from error
@@ -189,10 +195,12 @@ class Writer:
             DatastoreError: as :meth:`add`; where an id is wrong, of those that stand before its document some may be
                 appended.
         """
-        start = 0
-        lengths = [len(document) for document in documents]
+        lengths = list(map(len, documents))
+        start, all_of_them = 0, sum(lengths) + len(lengths)
         while start < len(documents):
             end, size = start, self._spool.room
+            if all_of_them <= size:
+                end = len(lengths)
             while end < len(documents) and lengths[end] < size:
                 size -= lengths[end] + 1
                 end += 1
@@ -219,8 +227,10 @@ class Writer:
         """Remember how far the input has been read: an interrupted build goes on from here."""
         self._refuse()
         with explained(self.folder):
-            tokens = self._spool.state()
-            self._to_disk()
+            spool = self._spool
+            if isinstance(spool, Sheet):
+                spool = self._to_disk(spool)
+            tokens = spool.state()
             noted = {"tokens": tokens, "documents": self.documents, "cursor": cursor}
             self._workshop.remember({"identity": self._identity, **noted})
         self.cursor = dict(cursor)
@@ -233,18 +243,23 @@ class Writer:
         """
         self._refuse()
         with explained(self.folder):
-            tokens = self._spool.close()
-            sizes, digests = self._write_entries(tokens, progress)
-            header = self._sealed((tokens, *sizes), digests, metadata)
-            self._workshop.file.seek(0)
-            self._workshop.file.write(encode(header))
-            self._workshop.publish(header.file_size, self.durable)
+            header = self._complete(progress, metadata)
+            page, spool = encode(header), self._spool
+            if isinstance(spool, Sheet):
+                self._workshop.publish_content(spool.content(page, header.file_size), self.durable)
+                spool.release()
+            else:
+                spool.put_header(page)
+                self._workshop.publish(header.file_size, self.durable)
         return header
 
-    def _to_disk(self) -> None:
+    def _to_disk(self, sheet: Sheet) -> PackedSpool:
         """Go on in a file, what is in memory first."""
-        self._spool.move(self._workshop.to_disk())
-        self._room = MOST_TOKENS  # only then: where that failed, memory stays bounded
+        with self._workshop.moving() as file:
+            spool = PackedSpool(file, HEADER_BYTES, self._bits)
+            spool.take_over(sheet.tokens, sheet.count)
+        self._spool = spool
+        return spool
 
     def _refuse(self, more: int = 0) -> None:
         """Nothing may follow half a document or what readers see, nor so many tokens more than a file holds."""
@@ -260,58 +275,57 @@ class Writer:
                 "which goes on where the last checkpoint was"
             )
 
-    def _write_entries(
-        self, tokens: int, progress: Progress
-    ) -> tuple[tuple[int, int], tuple[bytes, bytes]]:
-        """Sort all positions, one range of last tokens after the other, and write them and the buckets.
-
-        Returns:
-            How many entries there are and how many last tokens are listed; the checksums of both sections.
-        """
+    def _complete(self, progress: Progress, metadata: Mapping[str, Any]) -> Header:
+        """Sort all positions, write them and the buckets, and say what is where."""
+        tokens = self._spool.close()
         shelf = self._tokens_at_hand(tokens)
+        tally = self._tallied(shelf)
+        total = int(tally.starts[-1])
+        listed = listed_for(self.vocab_size, total, len(tally.present))
+        sections = layout(self.vocab_size, tokens, total, listed=listed)
+        entries = self._section(sections["entries"])
+        for part in sorted_entries(shelf, tally, self.memory, self.threads):
+            progress("sorting", entries.count, total)
+            entries.append(part)
+            entries.flush()
+        entries.close()
+        progress("sorting", total, total)
+        buckets = self._section(sections["buckets"])
+        buckets.append(_bucket_numbers(tally, self.vocab_size, listed))
+        buckets.close()
+        tally.counts[tally.present] = 0
+        if len(tally.counts) <= MOST_BLANK:
+            _BLANK[:] = [tally.counts]
+        digests = (self._spool.digest, entries.digest, buckets.digest)
+        return Header(
+            *(self.vocab_size, tokens, total, self.documents, places.MAX_DEPTH),
+            {
+                name: Section(section.bits, section.offset, section.size, digest)
+                for (name, section), digest in zip(sections.items(), digests, strict=True)
+            },
+            *(self.vocabulary, metadata, listed),
+        )
+
+    def _section(self, section: Section) -> SheetSection | PackedSpool:
+        """What appends to it."""
+        if isinstance(self._spool, Sheet):
+            return self._spool.section(section)
+        return self._spool.beside(section)
+
+    def _tallied(self, shelf: places.Shelf) -> places.Tally:
+        """The entries by last token."""
         counts, present = _blank(self.vocab_size), np.empty(self.vocab_size, np.int64)
         found = count_entries(shelf, counts, present)
-        few = found < self.vocab_size // 64  # sorting them is faster than looking for them
-        present = np.sort(present[:found]) if few else np.flatnonzero(counts)
-        total = int(counts[present].sum())
-        if total == 0:
+        if not found:
             raise DatastoreError(
                 f"no document with two tokens or more in {self.documents}: there is nothing to look up; "
                 "check the inputs and filters"
             )
-        section = layout(self.vocab_size, tokens, total)["entries"]
-        spool = PackedSpool(self._workshop.file, section.offset, section.bits)
-        for part in sorted_entries(shelf, (counts, present), self.memory, self.threads):
-            progress("sorting", spool.count, total)
-            spool.append(part)
-            spool.flush()
-        spool.close()
-        progress("sorting", total, total)
-        listed, digest = self._write_buckets(tokens, counts, present)
-        counts[present] = 0
-        if len(counts) <= MOST_BLANK:
-            _BLANK[:] = [counts]
-        return (total, listed), (spool.digest, digest)
-
-    def _write_buckets(
-        self, tokens: int, counts: NDArray[np.int64], present: NDArray[np.int64]
-    ) -> tuple[int, bytes]:
-        """Where the entries of each last token begin; returns how many are listed (see :class:`Header`), a checksum."""
-        sizes = counts[present]
-        total = int(sizes.sum())
-        listed = listed_for(self.vocab_size, total, len(present))
-        if not listed:
-            sizes = counts
-        starts = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=starts[1:])
-        if listed:
-            starts[:-1] |= present << bits_for(total)
-            starts[-1] |= self.vocab_size << bits_for(total)
-        section = layout(self.vocab_size, tokens, total, listed=listed)["buckets"]
-        spool = PackedSpool(self._workshop.file, section.offset, section.bits)
-        spool.append(starts)
-        spool.close()
-        return listed, spool.digest
+        few = found < self.vocab_size // 64  # sorting them is faster than looking for them
+        present = np.sort(present[:found]) if few else np.flatnonzero(counts)
+        starts = np.zeros(found + 1, np.int64)
+        np.cumsum(counts[present], out=starts[1:])
+        return places.Tally(counts, present, starts)
 
     def _tokens_at_hand(self, tokens: int) -> places.Shelf:
         """The section of tokens as kernels read it."""
@@ -319,16 +333,19 @@ class Writer:
         meta[places.TOKENS], meta[places.VOCAB] = tokens, self.vocab_size
         meta[places.DEPTH] = places.MAX_DEPTH
         meta[places.TOKEN_BITS], meta[places.TOKEN_WORD] = self._bits, HEADER_BYTES // 8
+        if isinstance(self._spool, Sheet):
+            return places.Shelf(self._spool.read_only(), meta)
         return places.Shelf(self._workshop.words(), meta)
 
-    def _sealed(
-        self, sizes: tuple[int, int, int], digests: tuple[bytes, bytes], metadata: Mapping[str, Any]
-    ) -> Header:
-        """The header. ``sizes``: tokens, entries, and last tokens listed; ``digests``: of entries and buckets."""
-        tokens, entries, listed = sizes
-        named = dict(zip(SECTIONS, (self._spool.digest, *digests), strict=True))
-        return Header(
-            *(self.vocab_size, tokens, entries, self.documents, places.MAX_DEPTH),
-            layout(self.vocab_size, tokens, entries, named, listed=listed),
-            *(self.vocabulary, metadata, listed),
-        )
+
+def _bucket_numbers(tally: places.Tally, vocab_size: int, listed: int) -> NDArray[np.int64]:
+    """Where the entries of each last token begin, as the section of buckets has it (see :class:`Header`)."""
+    if not listed:
+        starts = np.zeros(vocab_size + 1, np.int64)
+        np.cumsum(tally.counts, out=starts[1:])
+        return starts
+    shift = bits_for(int(tally.starts[-1]))
+    starts = tally.starts.copy()
+    starts[:-1] |= tally.present << shift
+    starts[-1] |= vocab_size << shift
+    return starts

@@ -27,7 +27,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specplug.errors import DatastoreError
 
@@ -45,10 +45,10 @@ _FIXED = struct.Struct("<8sII5Q")
 _SECTION = struct.Struct("<4Q")
 _SECTIONS_AT, _DIGESTS_AT, _VOCABULARY_AT, _SIZE_AT, _CHECK_AT = 56, 152, 248, 280, 288
 _METADATA_AT = 512
+_JSON = json.JSONEncoder(sort_keys=True)
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """Where packed numbers lie: bits per number, offset and bytes in the file (padded to whole words), SHA-256."""
 
     bits: int
@@ -218,7 +218,7 @@ def encode(header: Header) -> bytes:
         )
         page[_DIGESTS_AT + 32 * i : _DIGESTS_AT + 32 * (i + 1)] = section.digest
     page[_VOCABULARY_AT : _VOCABULARY_AT + 32] = header.vocabulary.encode("ascii").ljust(32, b"\0")
-    text = json.dumps(dict(header.metadata), sort_keys=True).encode()
+    text = _JSON.encode(dict(header.metadata)).encode()
     if len(text) > HEADER_BYTES - _METADATA_AT - 64:
         raise DatastoreError(f"{len(text)} bytes of metadata do not fit in the header (3520)")
     struct.pack_into("<Q", page, _SIZE_AT, len(text))

@@ -119,8 +119,22 @@ class Scratch(NamedTuple):
     question: WordArray
 
 
+class Tally(NamedTuple):
+    """Entries by their last token.
+
+    Attributes:
+        counts: int64 ``[vocab_size]``, how many there are.
+        present: int64 ``[buckets]``, the tokens of which there are any, ascending.
+        starts: int64 ``[buckets + 1]``, how many stand before those of each, and all.
+    """
+
+    counts: LongArray
+    present: LongArray
+    starts: LongArray
+
+
 class Ordering(NamedTuple):
-    """Work space for sorting all entries at once: 16 bytes each.
+    """Work space for sorting all entries at once: 16 bytes each. May be longer than what is sorted.
 
     Attributes:
         keys, spare: uint64 ``[n]``, each a key above a position.

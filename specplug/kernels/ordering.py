@@ -5,7 +5,8 @@ token before them, in one pass over the text that also makes the key, of the tok
 entries that agree is sorted by number, so that ties stand in the order of positions. What is left is sorted by rounds:
 the key becomes the rank of the position ``back`` tokens before, which stands for all that is compared already, so that
 each round doubles it (Manber and Myers 1993), or that and the rank further back, where both fit in a number, so that it
-is threefold; only runs that still agree are looked at (Larsson and Sadakane 2007).
+is threefold; only runs that still agree are looked at (Larsson and Sadakane 2007). Almost all runs are short: what is
+done with those avoids branches that a processor cannot guess.
 """
 
 from __future__ import annotations
@@ -17,33 +18,40 @@ import numpy as np
 from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.contexts import token_of
 from specplug.kernels.datastore_layout import (
+    DEPTH,
     TOKENS,
     Index,
     IntArray,
-    LongArray,
     Ordering,
     Shelf,
+    Tally,
     WordArray,
 )
 
-#: Runs up to SMALL are sorted by insertion, others by digits of 6 bits, from MIDDLE on of 8, from LARGE on of 11.
-SMALL, MIDDLE, LARGE = 24, 256, 4096
+#: Numbers that sorting counts in.
+COUNTS = 1 << 11
+#: Runs up to SMALL are sorted by comparing all with all (up to FEW each pair once, else LANES at once), others by
+#: digits of 6 bits, from MIDDLE on of 8, from LARGE on of 11.
+FEW, SMALL, MIDDLE, LARGE, LANES = 8, 64, 256, 4096, 8
+_SIGN, _GREATEST = np.uint64(1 << 63), np.int64((1 << 63) - 1)
 
 
 @lean_kernel
-def deal_entries(
-    shelf: Shelf, numbers: LongArray, places: LongArray, how: Any, keys: WordArray
-) -> None:
+def deal_entries(shelf: Shelf, tally: Tally, runs: IntArray, how: Any, keys: WordArray) -> None:
     """Every entry into the bucket of its last token, in the order of positions. O(tokens).
 
     Args:
-        numbers: int64 ``[vocab_size]``, from 1 on, in the order of the tokens, for those that are a last token.
-        places: int64, first place of the bucket of each number (that of 1 first); advanced.
+        runs: int32 ``[>= buckets, 2]``, filled: begin and end of each.
         how: tokens per key, bits of each, bits of a position.
         keys: uint64 ``[entries]``, filled: the numbers of the tokens before the last one, the nearest first and 0 from
-            a beginning on, then the position.
+            a beginning on, then the position. Tokens are numbered from 1 on, those that are a last token.
     """
     per_key, bits, position_bits = how
+    numbers = tally.counts
+    # The counts make room for the numbers: in a small corpus, most of the time would go to fresh pages for a table.
+    for i in range(tally.present.shape[0]):
+        numbers[tally.present[i]] = i + 1
+        runs[i, 0] = runs[i, 1] = tally.starts[i]
     top, step = np.uint64((per_key - 1) * bits), np.uint64(bits)
     below = np.uint64(position_bits)
     last, recent = np.int64(0), np.uint64(0)
@@ -53,22 +61,52 @@ def deal_entries(
             last, recent = np.int64(0), np.uint64(0)
             continue
         if last > 0:
-            place = places[last - 1]
+            place = np.int64(runs[last - 1, 1])
             keys[place] = (recent << below) | np.uint64(position)
-            places[last - 1] = place + 1
+            runs[last - 1, 1] = place + 1
         recent = (recent >> step) | (np.uint64(last) << top)
         last = numbers[token]
+    for i in range(tally.present.shape[0]):
+        numbers[tally.present[i]] = tally.starts[i + 1] - tally.starts[i]
 
 
-@lean_kernel
-def _insert(keys: WordArray, start: Index, end: Index) -> None:
-    for i in range(start + 1, end):
-        key = keys[i]
-        j = i
-        while j > start and keys[j - 1] > key:
-            keys[j] = keys[j - 1]
-            j -= 1
-        keys[j] = key
+@inlined_kernel
+def _place_few(order: Ordering, start: Index, end: Index) -> None:
+    """Sort a run of up to FEW: each key goes as far from the start as there are smaller ones.
+
+    Without a branch that depends on the keys: to guess those wrong takes longer than all comparisons.
+    """
+    keys, room = order.keys, order.counts
+    size = end - start
+    for i in range(size):
+        key = keys[start + i]
+        room[i] = np.int64(key)
+        smaller = np.int64(0)
+        for j in range(i):
+            less = np.int64(np.uint64(room[j]) < key)
+            smaller += less
+            room[FEW + j] += 1 - less
+        room[FEW + i] = smaller
+    for i in range(size):
+        keys[start + room[FEW + i]] = np.uint64(room[i])
+
+
+@inlined_kernel
+def _place(order: Ordering, start: Index, end: Index) -> None:
+    """Like :func:`_place_few`, for more: several comparisons at once, which are of signed numbers."""
+    keys, room = order.keys, order.counts
+    size = end - start
+    padded = (size + LANES - 1) // LANES * LANES
+    for i in range(size):
+        room[i] = np.int64(keys[start + i] ^ _SIGN)
+    for i in range(size, padded):
+        room[i] = _GREATEST
+    for i in range(size):
+        key = room[i]
+        smaller = np.int64(0)
+        for j in range(padded):
+            smaller += np.int64(room[j] < key)
+        keys[start + smaller] = np.uint64(key) ^ _SIGN
 
 
 @inlined_kernel
@@ -108,11 +146,19 @@ def _deal(order: Ordering, start: Index, end: Index, shift: Any, digit: Any) -> 
         keys[i] = spare[i]
 
 
+@inlined_kernel
+def _sort_small(order: Ordering, start: Index, end: Index) -> None:
+    if end - start <= FEW:
+        _place_few(order, start, end)
+    else:
+        _place(order, start, end)
+
+
 @lean_kernel
 def _sort_run(order: Ordering, start: Index, end: Index, differing: Any, below: Any) -> None:
     """Sort a run by the bits of its keys in ``differing``: by the highest digit, then what agrees in that."""
     if end - start <= SMALL:
-        _insert(order.keys, start, end)
+        _sort_small(order, start, end)
         return
     digit = np.uint64(6 if end - start < MIDDLE else 8 if end - start < LARGE else 11)
     top = _highest(differing)
@@ -136,78 +182,134 @@ def _sort_run(order: Ordering, start: Index, end: Index, differing: Any, below: 
 
 
 @lean_kernel
-def sort_runs(
-    order: Ordering, runs: IntArray, count: Index, ranks: IntArray, how: Any, left: IntArray
-) -> Any:
-    """Sort every run by its keys, which are those that are there, or the ranks of what stands before.
+def rank_keys(order: Ordering, runs: IntArray, count: Index, ranks: IntArray, how: Any) -> None:
+    """New keys for the entries of every run: the ranks of what stands before.
 
     Args:
-        runs: int32 ``[>= count, 2]``, ascending: begin and end of runs of two entries or more, each in the order of
-            positions.
-        ranks: see :func:`rank_runs`; 0 where a document begins.
-        how: bits of a position; the bits of a key that are all 0 where it holds all that there is; how many tokens
-            before a position its key's rank is (0: the keys are there), and the second rank of a key (0: it has one);
-            bits of a rank.
-        left: int32 ``[entries / 2, 2]``, filled with the runs that agree in their keys and have more to compare.
+        runs: see :func:`sort_runs`.
+        ranks: as that leaves them.
+        how: bits of a position; how many tokens before a position its key's rank is, and the second rank of a key (0:
+            it has one); bits of a rank.
+    """
+    position_bits, back, further, rank_bits = how
+    keys = order.keys
+    below, above = np.uint64(position_bits), np.uint64(rank_bits)
+    mask = (np.uint64(1) << below) - np.uint64(1)
+    for run in range(count):
+        for i in range(np.int64(runs[run, 0]), np.int64(runs[run, 1])):
+            position = np.int64(keys[i] & mask)
+            key = np.uint64(ranks[position - back])
+            if further:
+                second = np.uint64(ranks[max(position - further, 0)])
+                # What stands before a beginning is another document.
+                inside = np.uint64(key > 0) & np.uint64(position >= further)
+                key = (key << above) | (second * inside)
+            keys[i] = (key << below) | np.uint64(position)
+
+
+@lean_kernel
+def sort_runs(
+    order: Ordering, runs: IntArray, count: Index, how: Any, ranks: IntArray, left: IntArray
+) -> Any:
+    """Sort every run by its keys, and renew the ranks of its entries.
+
+    The rank of an entry is 1 plus the place where those begin that agree with it and have more to compare; of one that
+    is alone or has no more, its own.
+
+    Args:
+        runs: int32 ``[>= count, 2]``, ascending: begin and end of runs, each in the order of positions.
+        how: bits of a position; the bits of a key that are all 0 where it holds all that there is, or 0 in the last
+            round, of which no ranks are needed; entries before the first of ``order``.
+        ranks: int32 ``[tokens]``, by position; 0 where a document begins.
+        left: int32 ``[entries / 2 + 1, 2]``, filled with the runs that agree in their keys and have more to compare.
 
     Returns:
         How many those are.
     """
-    position_bits, more, back, further, rank_bits = how
+    position_bits, more, before = how
+    keys = order.keys
     below = np.uint64(position_bits)
     mask = (np.uint64(1) << below) - np.uint64(1)
-    found = 0
+    found = np.int64(0)
     for run in range(count):
         start, end = np.int64(runs[run, 0]), np.int64(runs[run, 1])
-        if back:
-            for i in range(start, end):
-                position = np.int64(order.keys[i] & mask)
-                key = np.uint64(ranks[position - back])
-                if further:
-                    # What stands before a beginning is another document.
-                    inside = key > 0 and position >= further
-                    second = np.uint64(ranks[position - further]) if inside else np.uint64(0)
-                    key = (key << np.uint64(rank_bits)) | second
-                order.keys[i] = (key << below) | np.uint64(position)
-        first = order.keys[start]
-        differing = np.uint64(0)
+        first = keys[start]
+        differing, falling = np.uint64(0), np.int64(0)
         for i in range(start + 1, end):
-            differing |= order.keys[i] ^ first
+            differing |= keys[i] ^ first
+            falling |= np.int64(keys[i - 1] > keys[i])
         differing = (differing >> below) << below
-        if differing != 0:
+        if more == 0:
+            if falling:
+                _sort_run(order, start, end, differing, below)
+            continue
+        if differing == 0 and first & more != 0 and end - start > 1:
+            # Text that repeats for long: in the order of positions already, and ranked but for the first time.
+            left[found, 0], left[found, 1] = start, end
+            found += 1
+            if ranks[np.int64(first & mask)] != before + start + 1:
+                for i in range(start, end):
+                    ranks[np.int64(keys[i] & mask)] = before + start + 1
+            continue
+        if falling:
             _sort_run(order, start, end, differing, below)
         begin: Any = start
-        for i in range(start + 1, end + 1):
-            if i < end and (order.keys[i] ^ order.keys[begin]) >> below == 0:
-                continue
-            if i - begin > 1 and order.keys[begin] & more != 0:
-                left[found, 0], left[found, 1] = begin, i
-                found += 1
-            begin = i
+        last = keys[start]
+        ranks[np.int64(last & mask)] = before + start + 1
+        for i in range(start + 1, end):
+            # Again without branches: what is written for one that is alone is written over.
+            key = keys[i]
+            again = np.int64((key ^ last) >> below == 0) & np.int64(key & more != 0)
+            found += again & np.int64(i == begin + 1)
+            begin = begin if again else i
+            left[found - again, 0], left[found - again, 1] = begin, i + 1
+            ranks[np.int64(key & mask)] = before + begin + 1
+            last = key
     return found
 
 
 @lean_kernel
-def rank_runs(
-    order: Ordering, runs: IntArray, count: Index, left: IntArray, how: Any, ranks: IntArray
+def round_after(compared: Index, depth: Index, position_bits: Index, rank_bits: Index) -> Any:
+    """How many tokens before a position the ranks of the next round stand: two numbers, as :func:`rank_keys` wants."""
+    back = min(compared, depth - compared)
+    further = min(back + compared, depth - compared)
+    two = further > back and position_bits + 2 * rank_bits <= 64
+    return back, further if two else 0
+
+
+@lean_kernel
+def bits_above(bits: Index, position_bits: Index) -> Any:
+    """Those of the last number of a key, which are all 0 where there is nothing more to compare."""
+    return ((np.uint64(1) << np.uint64(bits)) - np.uint64(1)) << np.uint64(position_bits)
+
+
+@lean_kernel
+def order_entries(
+    shelf: Shelf,
+    tally: Tally,
+    order: Ordering,
+    runs: IntArray,
+    left: IntArray,
+    ranks: IntArray,
+    how: Any,
 ) -> None:
-    """Renew the ranks of the entries of ``runs``: 1 plus the place where the run among ``left`` begins, or its own.
+    """All rounds: the positions of all entries in their order, in the lowest bits of ``order.keys``.
 
     Args:
-        how: how many runs are left, bits of a position, entries before the first of ``order``.
-        ranks: int32 ``[tokens]``, by position.
+        runs: int32 ``[entries, 2]``, and all else as in :func:`sort_runs`.
+        how: tokens per key; bits of a number of a token, of a position, of a rank.
     """
-    remaining, position_bits, first = how
-    mask = (np.uint64(1) << np.uint64(position_bits)) - np.uint64(1)
-    next_left = 0
-    for run in range(count):
-        i, end = np.int64(runs[run, 0]), np.int64(runs[run, 1])
-        while i < end:
-            rank = first + i + 1
-            stop = i + 1
-            if next_left < remaining and left[next_left, 0] == i:
-                stop = np.int64(left[next_left, 1])
-                next_left += 1
-            while i < stop:
-                ranks[np.int64(order.keys[i] & mask)] = rank
-                i += 1
+    per_key, bits, position_bits, rank_bits = how
+    deal_entries(shelf, tally, runs, (per_key, bits, position_bits), order.keys)
+    ranks[: shelf.meta[TOKENS]] = 0
+    count: Any = tally.present.shape[0]
+    compared, depth, width = 1 + per_key, shelf.meta[DEPTH], bits
+    while True:
+        more = bits_above(width, position_bits) if compared < depth else np.uint64(0)
+        count = sort_runs(order, runs, count, (position_bits, more, 0), ranks, left)
+        if count == 0:
+            return
+        back, further = round_after(compared, depth, position_bits, rank_bits)
+        rank_keys(order, left, count, ranks, (position_bits, back, further, rank_bits))
+        compared, width = compared + max(back, further), rank_bits
+        runs, left = left, runs

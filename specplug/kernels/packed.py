@@ -42,7 +42,7 @@ def unpack(words: WordArray, first: Index, bits: Index, start: Index, out: LongA
 
 @lean_kernel
 def pack(values: LongArray, bits: Index, offset: Index, words: WordArray) -> None:
-    """Write ``values`` from bit ``offset`` of ``words`` on, which must be zero there; each fits in ``bits`` (1..63)."""
+    """Write the lowest ``bits`` (1..63) of each of ``values`` from bit ``offset`` of ``words`` on."""
     _pack(values, bits, offset, words)
 
 
@@ -50,10 +50,11 @@ def pack(values: LongArray, bits: Index, offset: Index, words: WordArray) -> Non
 def _pack(values: Any, bits: Index, offset: Index, words: WordArray) -> None:
     word = offset >> 6
     shift = offset & 63
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     # What is in the words behind is overwritten.
     current = words[word] if shift and values.shape[0] else np.uint64(0)
     for i in range(values.shape[0]):
-        value = np.uint64(values[i])
+        value = np.uint64(values[i]) & mask
         current |= value << np.uint64(shift)
         shift += bits
         if shift >= 64:

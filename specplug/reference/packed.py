@@ -26,10 +26,10 @@ def unpack(words: Any, first: int, bits: int, start: int, out: Any) -> None:
 
 
 def pack(values: Any, bits: int, offset: int, words: Any) -> None:
-    """Write ``values`` from bit ``offset`` of ``words`` on."""
+    """Write the lowest ``bits`` of each of ``values`` from bit ``offset`` of ``words`` on."""
     number = _number(words)
     for i, value in enumerate(values):
-        number += int(value) << (offset + i * bits)
+        number += (int(value) & (1 << bits) - 1) << (offset + i * bits)
     for i in range(len(words)):
         words[i] = (number >> (64 * i)) & (2**64 - 1)
 

@@ -24,7 +24,7 @@ from specplug.kernels import ordering as ordering_kernels
 from specplug.kernels import packed as packed_kernels
 from specplug.kernels import rest as rest_kernels
 from specplug.kernels.desk import Desk
-from specplug.kernels.ordering import LARGE, SMALL
+from specplug.kernels.ordering import COUNTS, FEW, LARGE, SMALL
 from specplug.reference import contest as contest_reference
 from specplug.reference import contexts as context_reference
 from specplug.reference import corpus as lists
@@ -49,9 +49,7 @@ def build(
     counts = np.zeros(vocab, np.int64)
     blank = plan(vocab, len(tokens), 0, listed=int(sparse))
     shelf = place(vocab, blank, (len(tokens), 0, 0), [tokens, tokens[:0], tokens[:0]])
-    present = np.zeros(vocab, np.int64)
-    present = np.sort(present[: context_kernels.count_entries(shelf, counts, present)])
-    entries = np.concatenate(list(sorted_entries(shelf, (counts, present), memory)))
+    entries = np.concatenate(list(sorted_entries(shelf, tally_of(shelf, counts), memory)))
     starts = np.concatenate([[0], np.cumsum(counts)])
     listed = int(np.count_nonzero(counts)) if sparse else 0
     if sparse:
@@ -59,6 +57,14 @@ def build(
         starts = present << bits_for(len(entries)) | starts[present]
     sections = plan(vocab, len(tokens), len(entries), listed=listed)
     return place(vocab, sections, (len(tokens), len(entries), listed), [tokens, entries, starts])
+
+
+def tally_of(shelf: layout.Shelf, counts: Any) -> layout.Tally:
+    """Entries by last token; ``counts`` is filled."""
+    present = np.zeros_like(counts)
+    found = context_kernels.count_entries(shelf, counts, present)
+    present = np.sort(present[:found])
+    return layout.Tally(counts, present, np.cumsum([0, *counts[present]]))
 
 
 def place(
@@ -112,48 +118,52 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int, two: bool) -> 
     """Each round of the kernels leaves the numbers, runs and ranks of the reference, and the last one the order."""
     shelf = build(corpus)
     size, tokens = int(shelf.meta[layout.ENTRIES]), int(shelf.meta[layout.TOKENS])
-    counts = np.zeros(VOCAB, np.int64)
-    context_kernels.count_entries(shelf, counts, counts.copy())
-    numbers = np.cumsum(counts > 0)
-    counts = counts[counts > 0]
-    ends = np.cumsum(counts)
-    buckets = np.stack([ends - counts, ends], axis=1)[counts > 1].astype(np.int32)
-    bits, below = 2, bits_for(tokens)
-    lives = []
+    tally = tally_of(shelf, np.zeros(VOCAB, np.int64))
+    before = tally.counts.tolist()
+    bits, below, depth = 2, bits_for(tokens), layout.MAX_DEPTH
+    lives: list[list[Any]] = []
     for module in (ordering_kernels, ordering_reference):
         keys = np.zeros(size, np.uint64)
-        module.deal_entries(shelf, numbers, ends - counts, (per_key, bits, below), keys)
-        order = layout.Ordering(keys, keys.copy(), np.zeros(1 << 11, np.int64))
-        lives.append((module, order, np.zeros(tokens, np.int32)))
-    assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist()
-    runs = [(np.array([[0, size]], np.int32), buckets.copy()) for _ in lives]
-    more, compared, back, further = np.uint64(3 << below), 1 + per_key, 0, 0
+        runs = np.zeros((size + VOCAB, 2), np.int32)
+        module.deal_entries(shelf, tally, runs, (per_key, bits, below), keys)
+        order = layout.Ordering(keys, keys.copy(), np.zeros(COUNTS, np.int64))
+        lives.append([module, order, np.zeros(tokens, np.int32), runs, len(tally.present)])
+    assert tally.counts.tolist() == before
+    assert lives[0][3].tolist() == lives[1][3].tolist()
+    more, compared = np.uint64(3 << below), 1 + per_key
     while True:
-        after = []
-        for (module, order, ranks), (done, todo) in zip(lives, runs, strict=True):
+        for life in lives:
+            module, order, ranks, runs, count = life
             left = np.zeros((size // 2 + 1, 2), np.int32)
-            how = (below, more, back, further, below)
-            count = module.sort_runs(order, todo, len(todo), ranks, how, left)
-            how = (count, below, 0)
-            done = todo if back else done
-            module.rank_runs(order, done, len(done), left, how, ranks)
-            after.append((todo, left[:count]))
-        runs = after
-        assert runs[0][1].tolist() == runs[1][1].tolist(), compared
+            life[4] = module.sort_runs(order, runs, count, (below, more, 0), ranks, left)
+            life[3] = left
         assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist(), compared
         assert lives[0][2].tolist() == lives[1][2].tolist(), compared
-        if compared == layout.MAX_DEPTH:
+        got, ref = (life[3][: life[4]].tolist() for life in lives)
+        assert got == ref, compared
+        if compared == depth:
             break
-        back, more = min(compared, layout.MAX_DEPTH - compared), np.uint64(2**below - 1 << below)
-        further = min(back + compared, layout.MAX_DEPTH - compared) if two else 0
-        further = further if further > back else 0
-        compared += further or back
+        steps = [module.round_after(compared, depth, below, below) for module, *_ in lives]
+        assert steps[0] == steps[1]
+        back, further = steps[0] if two else (steps[0][0], 0)
+        for module, order, ranks, runs, count in lives:
+            module.rank_keys(order, runs, count, ranks, (below, back, further, below))
+        assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist(), compared
+        compared += max(back, further)
+        assert ordering_kernels.bits_above(9, below) == ordering_reference.bits_above(9, below)
+        more = np.uint64(ordering_kernels.bits_above(below, below) if compared < depth else 0)
     ref = sorted(lists.entries(shelf), key=lambda p: (lists.context_of(shelf, p), p))
-    assert (lives[0][1].keys & np.uint64((1 << below) - 1)).tolist() == ref
+    mask = np.uint64((1 << below) - 1)
+    assert (lives[0][1].keys & mask).tolist() == ref
+    for module, order, ranks, _, _ in lives:
+        runs, left = np.zeros((size, 2), np.int32), np.zeros((size // 2 + 1, 2), np.int32)
+        how = (per_key, bits, below, below)
+        module.order_entries(shelf, tally, order, runs, left, ranks, how)
+        assert (order.keys & mask).tolist() == ref
 
 
 @pytest.mark.parametrize(
-    "size", [2, SMALL, SMALL + 1, 3 * SMALL + 1, LARGE - 1, LARGE, 2 * LARGE + 1]
+    "size", [2, FEW, FEW + 1, SMALL, SMALL + 1, 3 * SMALL + 1, LARGE - 1, LARGE, 2 * LARGE + 1]
 )
 @pytest.mark.parametrize("distinct", [1, 2, 50, 1 << 30])
 def test_runs_of_any_length_are_sorted(size: int, distinct: int) -> None:
@@ -162,12 +172,12 @@ def test_runs_of_any_length_are_sorted(size: int, distinct: int) -> None:
     keys = rng.integers(0, distinct, size).astype(np.uint64) << np.uint64(below)
     keys = np.concatenate([[99], keys | np.arange(1, size + 1, dtype=np.uint64), [7]])
     order = layout.Ordering(
-        keys.astype(np.uint64), np.zeros(size + 2, np.uint64), np.zeros(1 << 11, np.int64)
+        keys.astype(np.uint64), np.zeros(size + 2, np.uint64), np.zeros(COUNTS, np.int64)
     )
     left = np.zeros((size // 2 + 2, 2), np.int32)
-    how = (below, ~np.uint64((1 << below) - 1), 0, 0, 0)
-    runs, ranks = np.array([[1, size + 1]], np.int32), np.zeros(1, np.int32)
-    ordering_kernels.sort_runs(order, runs, 1, ranks, how, left)
+    how = (below, ~np.uint64((1 << below) - 1), 0)
+    runs, ranks = np.array([[1, size + 1]], np.int32), np.zeros(size + 2, np.int32)
+    ordering_kernels.sort_runs(order, runs, 1, how, ranks, left)
     assert order.keys.tolist() == [99, *sorted(keys[1:-1].astype(np.uint64).tolist()), 7]
 
 

@@ -64,7 +64,7 @@ def test_a_longer_file_is_cut_when_it_is_published(tmp_path: Path) -> None:
 def test_a_small_build_that_fails_to_publish_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
         raise error
 
     with Writer(tmp_path, 1000) as one:

@@ -202,7 +202,8 @@ def test_a_full_disk_publishes_nothing(
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Writer(tmp_path, 1000) as unlucky:
+    memory = 1 if when == "while reading" else 1 << 30
+    with Writer(tmp_path, 1000, memory=memory) as unlucky:
         unlucky.add(np.array(WORDS, np.int32))
         if when == "while reading":
             monkeypatch.setattr(spool.PackedSpool, "flush", full)
