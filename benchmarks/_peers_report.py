@@ -71,7 +71,10 @@ def markdown(document: Document) -> str:
         lines.append("")
     if document.get("host"):
         lines += ["## Long prompts, large batches, long histories", "", *_micro(document), ""]
-    lines += ["## Targets", "", *_targets(document)]
+    if document.get("batches"):
+        lines += ["## Several requests at a time", "", *_batches(document), ""]
+    if targets(document):
+        lines += ["## Targets", "", *_targets(document)]
     return "\n".join(lines) + "\n"
 
 
@@ -190,6 +193,20 @@ def _micro(document: Document) -> list[str]:
         a, b = histories[key]
         rows.append([f"step at {short} and {long} tokens of history, {key}", a, b, b / a])
     return _table(["", "ours (or short)", "Arctic (or long)", "ratio"], rows)
+
+
+def _batches(document: Document) -> list[str]:
+    head = ["workload", "at a time", "us per request and step", "Arctic", "ratio"]
+    head += ["CPU us", "Arctic", "CPU ratio", "longest call, ms", "Arctic"]
+    rows = []
+    for workload, sizes in document["batches"].items():
+        for size, sides in sizes.items():
+            ours, arctic = sides["ours"], sides["arctic"]
+            row: list[object] = [workload, f"{size} ({ours['mean_batch']:.1f})"]
+            for key in ("wall_us", "cpu_us"):
+                row += [f"{ours[key]:.1f}", f"{arctic[key]:.1f}", ours[key] / arctic[key]]
+            rows.append([*row, ours["longest_call_ms"], arctic["longest_call_ms"]])
+    return _table(head, rows)
 
 
 def targets(document: Document) -> list[tuple[str, str, bool]]:

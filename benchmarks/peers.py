@@ -1,8 +1,9 @@
 """The suffix drafter beside its peers, in one run: ``arctic-inference`` at three settings and vLLM's n-gram rule.
 
 Teacher-forced greedy replay of every log in a folder, workload by workload, the drafters taking turns. Then what a
-replay does not show: a prompt of 100,000 tokens, 256 requests at once, a history of 128,000 tokens. Writes
-``peers.json`` (everything, with provenance), ``peers.md`` (tables, targets) and reliability plots.
+replay does not show: a prompt of 100,000 tokens, 256 requests at once, a history of 128,000 tokens; and each log with 8
+and 32 requests at a time. Writes ``peers.json`` (everything, with provenance), ``peers.md`` (tables, targets) and
+reliability plots.
 
     python benchmarks/peers.py TRACES TOKENIZER [--order file interleaved] [--limit N] [--only NAME ...] [--out FOLDER]
 
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _batches
 import _host
 import _peers_report
 from _comparison import ORACLE, Requests, compare, load
@@ -111,7 +113,13 @@ def arguments() -> argparse.ArgumentParser:
     add("--width", type=int, default=16, help="most draft tokens per step")
     add("--cost", type=float, nargs="+", default=[0.01, 0.03, 0.1])
     add("--suffix-gpu", action="store_true", help="its reference too; slow: use --limit")
-    add("--no-host", action="store_true", help="the replays only")
+    add("--no-replay", action="store_true", help="without the replays")
+    add(
+        "--no-host",
+        action="store_true",
+        help="without long prompts, the large batch and long histories",
+    )
+    add("--batches", type=int, nargs="*", default=[8, 32], help="requests at a time; none: not")
     add("--rows", type=int, default=256, help="requests of the batch")
     add("--history", type=int, default=8_000, help="tokens of each of them")
     add("--steps", type=int, default=20, help="of the batch")
@@ -142,9 +150,14 @@ def main() -> int:
             "limit": chosen.limit,
             "tokenizer": tokenizer.digest,
         },
-        "replay": replays(workloads, chosen, tokenizer.vocab_size),
+        "replay": {} if chosen.no_replay else replays(workloads, chosen, tokenizer.vocab_size),
         "host": None if chosen.no_host else host(workloads, chosen, tokenizer.vocab_size),
     }
+    if chosen.batches:
+        build = _host.builder(chosen.proposer, chosen.cost[len(chosen.cost) // 2])
+        document["batches"] = _batches.batches(
+            build, tokenizer.vocab_size, workloads, chosen.batches
+        )
     document["load_average_at_end"] = round(os.getloadavg()[0], 2)
     chosen.out.mkdir(parents=True, exist_ok=True)
     write_json(chosen.out / "peers.json", document)
