@@ -3,8 +3,9 @@
 Each probability that a token is right, if all before it are, gets its odds multiplied by what has been observed: odds
 of being right over odds expected, of all tokens whose estimate of survival was about as large (per model), and of this
 request so far; both begin as if a few tokens had come just as expected. A token counts only where all before it were
-right and the target said something there, so that nothing depends on where drafts were cut. What is drafted does not
-depend on the correction: only the estimates of chains do.
+right and the target said something there, so that nothing depends on where drafts were cut. It counts as often as
+drafted tokens hang on it, itself included: the first token of a long draft, copied from the wrong place, spoils as
+many estimates. What is drafted does not depend on the correction: only the estimates of chains do.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from specplug.kernels.layout import (
 from specplug.kernels.streams import token_at
 
 #: Tokens right and wrong that are taken to have come as expected: per bin of a model, and per request.
-BIN_PRIOR = 10.0
-OWN_PRIOR = 10.0
+BIN_PRIOR = 20.0
+OWN_PRIOR = 80.0
 #: Tokens at which a bin is halved, so that it keeps following changes.
-BIN_FULL = 500.0
+BIN_FULL = 1000.0
 #: Fixed point of the counts of a request.
 UNIT = 1 << 20
 
@@ -89,12 +90,13 @@ def learn_survival(state: State, slot: Index, where: Index) -> None:
         probability = log.probs[where, depths[D_TOP]]
         surviving *= probability
         row = bins[_bin_of(surviving)]
-        numbers[N_TRIED] += UNIT
-        numbers[N_EXPECTED] += np.int64(_at_odds(probability, row[C_RATIO]) * UNIT)
-        numbers[N_AGREED] += hit * UNIT
-        row[C_TRIED] += 1.0
-        row[C_EXPECTED] += probability
-        row[C_ACCEPTED] += float(hit)
+        hanging = numbers[N_JUDGED] - depth
+        numbers[N_TRIED] += hanging * UNIT
+        numbers[N_EXPECTED] += hanging * np.int64(_at_odds(probability, row[C_RATIO]) * UNIT)
+        numbers[N_AGREED] += hanging * hit * UNIT
+        row[C_TRIED] += float(hanging)
+        row[C_EXPECTED] += hanging * probability
+        row[C_ACCEPTED] += float(hanging * hit)
         if row[C_TRIED] > BIN_FULL:
             for column in range(C_RATIO):
                 row[column] *= 0.5

@@ -18,8 +18,8 @@ def _bin_of(surviving: float) -> int:
 
 def _bin_ratio(model: Model, surviving: float) -> float:
     tried, expected, accepted = (float(x) for x in model.calibration[_bin_of(surviving)])
-    right, wrong = accepted + 10.0, tried - accepted + 10.0
-    return (right * (tried - expected + 10.0)) / ((expected + 10.0) * wrong)
+    right, wrong = accepted + 20.0, tried - accepted + 20.0
+    return (right * (tried - expected + 20.0)) / ((expected + 20.0) * wrong)
 
 
 def _at_odds(probability: float, ratio: float) -> float:
@@ -28,7 +28,7 @@ def _at_odds(probability: float, ratio: float) -> float:
 
 def own_ratio(stream: Stream) -> float:
     """By what a request multiplies odds."""
-    prior = 10.0 * UNIT
+    prior = 80.0 * UNIT
     tried, agreed, expected = stream.tried * UNIT, stream.agreed * UNIT, stream.expected
     return ((agreed + prior) * (tried - expected + prior)) / (
         (expected + prior) * (tried - agreed + prior)
@@ -49,15 +49,18 @@ def learn_survival(
     """Count the tokens of a draft up to the first wrong one: depths with the true token, and those proposed."""
     stream = state.streams[slot]
     model = state.models[stream.model]
+    hanging = len(proposed)
     for (depth, true), (_, surviving) in zip(known, proposed, strict=False):
         best = max(depth.ranked, key=lambda entry: entry.probability)
         hit = best.token == true
-        stream.tried += 1
-        stream.expected += int(_at_odds(best.probability, _bin_ratio(model, surviving)) * UNIT)
-        stream.agreed += int(hit)
+        expected = int(_at_odds(best.probability, _bin_ratio(model, surviving)) * UNIT)
+        stream.tried += hanging
+        stream.expected += hanging * expected
+        stream.agreed += hanging * int(hit)
         row = model.calibration[_bin_of(surviving)]
-        row += (1.0, best.probability, float(hit))
-        if row[0] > 500.0:
+        row += (hanging, hanging * best.probability, hanging * float(hit))
+        if row[0] > 1000.0:
             row *= 0.5
         if not hit:
             break
+        hanging -= 1
