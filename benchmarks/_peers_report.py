@@ -198,6 +198,7 @@ def _micro(document: Document) -> list[str]:
 def _batches(document: Document) -> list[str]:
     head = ["workload", "at a time", "us per request and step", "Arctic", "ratio"]
     head += ["CPU us", "Arctic", "CPU ratio", "longest call, ms", "Arctic"]
+    head += ["mean acceptance length", "Arctic"]
     rows = []
     for workload, sizes in document["batches"].items():
         for size, sides in sizes.items():
@@ -205,7 +206,9 @@ def _batches(document: Document) -> list[str]:
             row: list[object] = [workload, f"{size} ({ours['mean_batch']:.1f})"]
             for key in ("wall_us", "cpu_us"):
                 row += [f"{ours[key]:.1f}", f"{arctic[key]:.1f}", ours[key] / arctic[key]]
-            rows.append([*row, ours["longest_call_ms"], arctic["longest_call_ms"]])
+            row += [ours["longest_call_ms"], arctic["longest_call_ms"]]
+            lengths = [side["mean_acceptance_length"] for side in (ours, arctic)]
+            rows.append([*row, *lengths])
     return _table(head, rows)
 
 
