@@ -32,13 +32,10 @@ def _learning(old: str, new: str) -> tuple[tuple[str, str, str], ...]:
 
 def _without(*features: str) -> tuple[str, str, str]:
     """The features of a ranked token that do not count; what is learned of them does not matter then."""
-    asked = " or ".join(f"f == {FEATURES.index(name)}" for name in features)
-    old = "z += weights[f] * log.features[where, row, f]"
-    return "kernels/ranking.py", old, f"z += 0.0 if {asked} else {old[5:]}"
+    old = "both = min(4.0, max(0.0, logs[at + O_BOTH] + 3.0))"
+    nothing = "".join(f"\n        {name} = 0.0" for name in features)
+    return "kernels/ranking.py", old, old + nothing
 
-
-#: In the order of ``F_*`` in the layout.
-FEATURES = ("reliability", "count", "one", "token", "context", "recency", "near", "age", "both")
 
 VARIANTS = (
     Variant(WHOLE, "everything"),

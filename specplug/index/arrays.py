@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.kernels import layout
+from specplug.kernels.lanes import LANES
 from specplug.types import Context
 
 #: Bytes per token of the ring (id, links, share of the namespaces) without its bucket table.
@@ -81,6 +82,7 @@ def new_slots(context: Context) -> layout.Slots:
         numbers,
         np.arange(pages, dtype=np.int32)[::-1].copy(),
         np.array([pages], np.int64),
+        _zeros((context.max_requests, layout.RECENT_ROWS, 2), np.int32),
         np.zeros(context.max_requests + 1, np.int32),
     )
 
@@ -183,7 +185,10 @@ def new_scratch(context: Context) -> layout.Scratch:
         _zeros(layout.CONTEXT, np.int32),
         _zeros(context.max_draft + 1, np.int32),
         _zeros((layout.MAX_CANDIDATES, layout.CANDIDATE_FIELDS), np.int64),
+        _zeros(layout.MAX_CANDIDATES + LANES, np.int32),
         _zeros((layout.MAX_CANDIDATES, layout.VOTE_FIELDS)),
+        _zeros(layout.MAX_CANDIDATES * layout.ODDS),
+        np.ones(layout.MAX_CANDIDATES * layout.ODDS),
         _zeros(layout.N_FEATURES),
         _zeros(layout.N_ORDERS, np.int64),
         _zeros(layout.N_SOURCES, np.int64),

@@ -1,8 +1,8 @@
 """The suffix drafter's state: request streams, the store of finished outputs and the model that ranks candidates.
 
 Ownership: the arrays belong to this class; kernels change them in place. Memory: 22 bytes per token of a live
-request in pages of 64 tokens, the store's bytes within its budget, 5 MB of tables, and a log of the last two drafts of
-each slot (112 kB at 16 draft tokens).
+request in pages of 64 tokens, the store's bytes within its budget, 5 MB of tables, and for each slot a log of the
+last two drafts (112 kB at 16 draft tokens) and a table of the last places of tokens (16 kB).
 """
 
 from __future__ import annotations

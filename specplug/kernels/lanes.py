@@ -17,7 +17,7 @@ if sys.byteorder != "little":
         f"specplug's kernels need a little-endian processor, as x86-64 and ARM are; this one is {sys.byteorder}-endian"
     )
 
-#: Tokens that :data:`agreement` compares.
+#: Tokens that :data:`agreement` and :data:`place_of` compare.
 LANES = 8
 
 
@@ -54,6 +54,34 @@ def _agreement(text: Any, here: Any, context: Any, there: Any) -> int:
     return count
 
 
+def _compile_place_of(typing: Any, text: Any, start: Any, token: Any) -> Any:
+    wide = ir.VectorType(ir.IntType(32), LANES)
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _address(target, builder, signature.args[0], arguments[0], arguments[1])
+        loaded = builder.load(builder.bitcast(place, wide.as_pointer()))
+        loaded.align = 4
+        one = builder.insert_element(
+            ir.Constant(wide, ir.Undefined),
+            builder.trunc(arguments[2], ir.IntType(32)),
+            ir.Constant(ir.IntType(32), 0),
+        )
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        same = builder.icmp_signed("==", loaded, builder.shuffle_vector(one, one, mask))
+        bits = builder.bitcast(same, ir.IntType(LANES))
+        zeros = builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
+        return builder.zext(zeros, ir.IntType(64))
+
+    return types.int64(text, types.int64, types.int64), generate
+
+
+def _place_of(text: Any, start: Any, token: Any) -> int:
+    count = 0
+    while count < LANES and text[start + count] != token:
+        count += 1
+    return count
+
+
 def _compile_prefetch(typing: Any, array: Any, index: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = _address(target, builder, signature.args[0], arguments[0], arguments[1])
@@ -72,11 +100,16 @@ def _no_prefetch(array: Any, index: Any) -> None:
 
 
 _compiled_agreement: Any = intrinsic(_compile_agreement)
+_compiled_place_of: Any = intrinsic(_compile_place_of)
 _compiled_prefetch: Any = intrinsic(_compile_prefetch)
 
 #: ``agreement(text, here, context, there)``: how many tokens agree at ``text[here]``, ``context[there]`` and before, at
 #: most :data:`LANES`. Reads so many of both, which must exist. Arrays of int32, indices not negative.
 agreement: Any = _compiled_agreement if COMPILED else _agreement
+
+#: ``place_of(text, start, token)``: how many tokens stand at ``text[start]`` and behind it before ``token`` comes, at
+#: most :data:`LANES`. Reads so many, which must exist; an array of int32.
+place_of: Any = _compiled_place_of if COMPILED else _place_of
 
 #: ``prefetch(array, index)``: the element ``index`` of the flat memory of an array will be read soon.
 prefetch: Any = _compiled_prefetch if COMPILED else _no_prefetch

@@ -75,8 +75,13 @@ LENGTH_BINS = 12
 TOKEN_FIELDS = 4
 
 #: Columns of ``Scratch.best`` (float64): the greatest reliability by source (they come first), match length, odds ratio
-#: by nearness and by age, and the number of supporters.
-V_LENGTH, V_NEAR, V_AGE, V_COUNT, VOTE_FIELDS = 3, 4, 5, 6, 8
+#: by nearness and by age, the number of supporters, and the greatest reliability of all.
+V_LENGTH, V_NEAR, V_AGE, V_COUNT, V_FIRST, VOTE_FIELDS = 3, 4, 5, 6, 7, 8
+
+#: Odds of a ranked token: its reliability, the three token tables, nearness, age, and the text that says less.
+O_RELIABILITY, O_TOKEN, O_CONTEXT, O_RECENCY, O_NEAR, O_AGE, O_BOTH = range(7)
+#: Places for each token; a power of two, so that logarithms are taken four or eight at a time.
+ODDS = 8
 
 #: Features of a ranked token.
 F_RELIABILITY, F_COUNT, F_ONE, F_TOKEN, F_CONTEXT, F_RECENCY, F_NEAR, F_AGE, F_BOTH = range(9)
@@ -89,6 +94,9 @@ LOG_CANDIDATES = 256
 #: Rows of the hashed token and context tables, and of the recency table.
 TABLE_ROWS = 1 << 18
 RECENCY_ROWS = 256
+
+#: Tokens of a stream whose last place is kept, by hash; a power of two.
+RECENT_ROWS = 1 << 11
 
 #: Models kept at once: one for all requests, the others for prompt templates that recur.
 N_MODELS = 24
@@ -129,7 +137,7 @@ NODE_FIELDS = 8
 
 
 class Slots(NamedTuple):
-    """Per-request streams in pages; 22 bytes per token and about 0.1 for the page table.
+    """Per-request streams in pages; 22 bytes per token and about 0.1 for the page table, and 16 kB for each slot.
 
     Invariants: a page belongs to at most one slot; pages ``0 .. (length - 1) // PAGE`` of a live slot are assigned;
     ``free[:free_count[0]]`` lists the others; positions ``1 .. indexed - 1`` are linked.
@@ -142,6 +150,8 @@ class Slots(NamedTuple):
         pages: int32 ``[slots, pages per slot]``, the page table.
         numbers: int64 ``[slots, SLOT_FIELDS]``, see ``N_*``; the copy pointers come last.
         free: int32 ``[pages]`` and free_count: int64 ``[1]``, the unused pages as a stack.
+        recent: int32 ``[slots, RECENT_ROWS, 2]``, by hash: a token, and where it stands last among those before linked
+            positions; the token -1 where there is none. A later token of the same hash takes the place.
         pending: int32 ``[slots + 1]``, how many outcomes wait to be learned from, then of which slots, in their order.
     """
 
@@ -152,6 +162,7 @@ class Slots(NamedTuple):
     numbers: NDArray[np.int64]
     free: NDArray[np.int32]
     free_count: NDArray[np.int64]
+    recent: NDArray[np.int32]
     pending: NDArray[np.int32]
 
 
@@ -232,7 +243,10 @@ class Scratch(NamedTuple):
         context: int32 ``[CONTEXT]``, the last tokens of the request.
         drafted: int32 ``[K + 1]``, the tokens chosen so far and the first one not proposed.
         candidates: int64 ``[MAX_CANDIDATES, CANDIDATE_FIELDS]``.
+        distinct: int32 ``[MAX_CANDIDATES + 8]``, the distinct tokens, and room to read eight at once.
         best: float64 ``[MAX_CANDIDATES, VOTE_FIELDS]``, what speaks for each distinct token, see ``V_*``.
+        above, below: float64 ``[MAX_CANDIDATES * ODDS]``, of each distinct token what is divided, see ``O_*``;
+            logarithms of the quotients take the place of the first.
         weights: float64 ``[N_FEATURES]``, the sum of the weight sets of a depth.
         hashes: int64 ``[N_ORDERS]``; longest: int64 ``[N_SOURCES]``.
         chain: float64 ``[K + 1, 2]``, survival and source of the chain that a tree is made of.
@@ -242,7 +256,10 @@ class Scratch(NamedTuple):
     context: NDArray[np.int32]
     drafted: NDArray[np.int32]
     candidates: NDArray[np.int64]
+    distinct: NDArray[np.int32]
     best: NDArray[np.float64]
+    above: NDArray[np.float64]
+    below: NDArray[np.float64]
     weights: NDArray[np.float64]
     hashes: NDArray[np.int64]
     longest: NDArray[np.int64]
@@ -292,6 +309,7 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "numbers": (np.int64, 2),
         "free": (np.int32, 1),
         "free_count": (np.int64, 1),
+        "recent": (np.int32, 3),
         "pending": (np.int32, 1),
     },
     "store": {
@@ -323,7 +341,10 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "context": (np.int32, 1),
         "drafted": (np.int32, 1),
         "candidates": (np.int64, 2),
+        "distinct": (np.int32, 1),
         "best": (np.float64, 2),
+        "above": (np.float64, 1),
+        "below": (np.float64, 1),
         "weights": (np.float64, 1),
         "hashes": (np.int64, 1),
         "longest": (np.int64, 1),

@@ -92,9 +92,9 @@ def _learn_tokens(state: State, where: Index, which: Index, depth: Index, true: 
     for row in range(start, start + depths[D_TOKENS]):
         entry = log.tokens[where, row]
         hit = 1.0 if entry[0] == true else 0.0
-        _count_hit(model.by_token[entry[1]], hit)
-        _count_hit(model.by_context[entry[2]], hit)
-        _count_hit(model.by_recency[which, entry[3]], hit)
+        _count_hit(model.by_token[np.uint64(entry[1])], hit)
+        _count_hit(model.by_context[np.uint64(entry[2])], hit)
+        _count_hit(model.by_recency[which, np.uint64(entry[3])], hit)
         error = step * (hit - log.probs[where, row])
         for f in range(N_FEATURES):
             slope[f] += error * log.features[where, row, f]
@@ -124,9 +124,10 @@ def _learn_candidates(state: State, where: Index, which: Index, depth: Index, tr
         c = candidates[row]
         place = c[PARENT]
         hit = 1.0 if c[TOKEN] == true else 0.0
-        _count_hit(cells[place, c[CLASS]], hit)
-        _count_hit(cells[place, c[NEAR]], hit)
-        _count_hit(cells[place, c[AGE]], hit)
+        own = cells[np.uint64(place)]
+        _count_hit(own[np.uint64(c[CLASS])], hit)
+        _count_hit(own[np.uint64(c[NEAR])], hit)
+        _count_hit(own[np.uint64(c[AGE])], hit)
         _count_hit(parents[place], hit)
         if place != before and before >= 0:
             _weigh_parent(parents[before])

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from specplug.kernels._jit import inlined_kernel, lean_kernel
-from specplug.kernels.lanes import prefetch
+from specplug.kernels.lanes import LANES, place_of, prefetch
 from specplug.kernels.layout import (
     AGE,
-    BUCKETS,
     CLASS,
     D_CANDIDATE_START,
     D_SET,
@@ -34,18 +33,21 @@ from specplug.kernels.layout import (
     LENGTH,
     LENGTH_BINS,
     MAX_CANDIDATES,
-    MAX_STEPS,
     N_FEATURES,
-    N_INDEXED,
     N_LENGTH,
     N_LOG,
     N_MODEL,
-    N_ORDERS,
     N_SOURCES,
     NEAR,
+    O_AGE,
+    O_BOTH,
+    O_CONTEXT,
+    O_NEAR,
+    O_RECENCY,
+    O_RELIABILITY,
+    O_TOKEN,
+    ODDS,
     OUTPUT,
-    PAGE,
-    PAGE_BITS,
     PARENT,
     PROMPT,
     SOURCE,
@@ -54,17 +56,18 @@ from specplug.kernels.layout import (
     TOKEN,
     V_AGE,
     V_COUNT,
+    V_FIRST,
     V_LENGTH,
     V_NEAR,
     VOTE_FIELDS,
     CountArray,
     Index,
+    IntArray,
     LongArray,
-    Slots,
     State,
 )
 from specplug.kernels.quick import floor_log2, quick_exp, quick_log
-from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
+from specplug.kernels.streams import last_place, token_at
 
 #: Pseudo-counts with which a cell is shrunk to its parent: candidate cells, token and context cells, recency cells.
 SHRINK_CELL = 4.0
@@ -104,62 +107,32 @@ def _hash_row(token: Any, length: Index, model: Index) -> Any:
 
 
 @inlined_kernel
-def _newest(slots: Slots, slot: Index, token: Index, pages: Index) -> Any:
-    """Where the newest position behind a token like ``token`` is kept: a place in the flat memory of ``heads``."""
-    hashed = np.int64(mix(np.uint64(2166136261), token))
-    page = np.int64(slots.pages[slot, bucket_page(hashed, pages)])
-    return page * (N_ORDERS * BUCKETS) + bucket_of(hashed)
-
-
-@lean_kernel
-def _last_seen(slots: Slots, slot: Index, token: Index, newest: Index) -> Any:
-    """Index of the last occurrence of ``token`` in a stream; -1 if it is not found in a bounded number of steps.
-
-    ``newest``: see :func:`_newest`; negative if nothing is linked yet.
-    """
-    length = slots.numbers[slot, N_LENGTH]
-    if token_at(slots, slot, length - 1) == token:
-        return length - 1
-    if newest < 0:
-        return np.int64(-1)
-    per_page = N_ORDERS * BUCKETS
-    position = np.int64(slots.heads[newest // per_page, 0, newest % per_page])
-    for _ in range(MAX_STEPS):
-        if position <= 0:
+def _row_of(distinct: IntArray, token: Index, found: Index) -> Index:
+    """Row of ``token`` among the ``found`` distinct ones, several compared at once; ``found`` if it is not there."""
+    row = np.int64(0)
+    while row < found:
+        place = place_of(distinct, row, token)
+        row += place
+        if place < LANES:
             break
-        if token_at(slots, slot, position - 1) == token:
-            return position - 1
-        here = (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (position & (PAGE - 1))
-        position = np.int64(slots.links[here, 0])
-    return np.int64(-1)
-
-
-@inlined_kernel
-def _expect_token(state: State, slot: Index, entry: LongArray, length: Index) -> None:
-    """Ask for the memory that the features of a token will be made of, and note where the newest place is kept."""
-    slots, model = state.slots, state.model
-    row = _hash_row(entry[0], length, slots.numbers[slot, N_MODEL])
-    prefetch(model.by_token, 2 * row)
-    indexed = slots.numbers[slot, N_INDEXED]
-    entry[3] = -1
-    if indexed > 1:
-        entry[3] = _newest(slots, slot, entry[0], ((indexed - 1) >> PAGE_BITS) + 1)
-        prefetch(slots.heads, entry[3])
+    # What stands behind them is left from an earlier search.
+    return min(row, found)
 
 
 @inlined_kernel
 def _gather_token(state: State, slot: Index, start: Index, count: Index, c: LongArray) -> Index:
     """Row of a candidate's token among the ``count`` distinct ones; ``count`` if it is new, and is then added."""
-    tokens = state.log.tokens[state.slots.numbers[slot, N_LOG]]
-    for row in range(count):
-        if tokens[start + row, 0] == c[TOKEN]:
-            return row
-    tokens[start + count, 0] = c[TOKEN]
-    _expect_token(state, slot, tokens[start + count], c[LENGTH])
-    best = state.scratch.best[count]
-    for field in range(VOTE_FIELDS):
-        best[field] = 0.0
-    return count
+    scratch = state.scratch
+    row = _row_of(scratch.distinct, c[TOKEN], count)
+    if row == count:
+        scratch.distinct[count] = c[TOKEN]
+        numbers = state.slots.numbers[slot]
+        state.log.tokens[numbers[N_LOG], start + count, 0] = c[TOKEN]
+        prefetch(state.model.by_token, 2 * _hash_row(c[TOKEN], c[LENGTH], numbers[N_MODEL]))
+        best = scratch.best[count]
+        for field in range(VOTE_FIELDS):
+            best[field] = 0.0
+    return row
 
 
 @lean_kernel
@@ -172,16 +145,19 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
     found = 0
     for row in range(first, first + count):
         c = candidates[row]
-        parent = c[SOURCE] * LENGTH_BINS + _LENGTH_BIN[c[LENGTH]]
-        c[PARENT] = parent
+        # Indices that may be negative, as far as the compiler knows, cost three operations more each.
+        parent = np.uint64(c[SOURCE] * LENGTH_BINS + _LENGTH_BIN[np.uint64(c[LENGTH])])
+        c[PARENT] = np.int64(parent)
+        kind, nearness, old = np.uint64(c[CLASS]), np.uint64(c[NEAR]), np.uint64(c[AGE])
         prior, against = parents[parent, 2], parents[parent, 3]
         hopes, doubts = SHRINK_CELL * prior, SHRINK_CELL * (1.0 - prior)
-        own, near, age = cells[parent, c[CLASS]], cells[parent, c[NEAR]], cells[parent, c[AGE]]
+        own, near, age = cells[parent, kind], cells[parent, nearness], cells[parent, old]
         t = _gather_token(state, slot, start, found, c)
         found = max(found, t + 1)
-        best = state.scratch.best[t]
+        best = state.scratch.best[np.uint64(t)]
         rate = (own[0] + hopes) / (own[1] + SHRINK_CELL)
-        best[c[SOURCE]] = max(best[c[SOURCE]], rate)
+        source = np.uint64(c[SOURCE])
+        best[source] = max(best[source], rate)
         best[V_LENGTH] = max(best[V_LENGTH], c[LENGTH])
         best[V_NEAR] = max(best[V_NEAR], (near[0] + hopes) / (near[1] - near[0] + doubts) * against)
         best[V_AGE] = max(best[V_AGE], (age[0] + hopes) / (age[1] - age[0] + doubts) * against)
@@ -190,77 +166,122 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
 
 
 @inlined_kernel
-def _log_odds_ratio(cell: CountArray, strength: float, prior: float, logit: float) -> Any:
-    """Logarithm of the odds of a cell over those of its prior, whose logarithm is ``logit``; 0 if nothing is known."""
-    hits, misses = cell[0] + strength * prior, cell[1] - cell[0] + strength * (1.0 - prior)
-    return quick_log(hits / misses) - logit
+def _divide(scratch: Any, at: Index, cell: CountArray, strength: float, prior: float) -> None:
+    """Odds of a cell that is shrunk to ``prior``."""
+    scratch.above[at] = cell[0] + strength * prior
+    scratch.below[at] = cell[1] - cell[0] + strength * (1.0 - prior)
 
 
-@lean_kernel
+@inlined_kernel
 def _recency_row(
-    state: State, slot: Index, depth: Index, token: Any, length: Index, newest: Index
+    state: State, slot: Index, depth: Index, token: Any, length: Index, last: Index
 ) -> Index:
-    """Row of the recency table: how long ago ``token`` occurred in the request or in its draft so far."""
+    """Row of the recency table: how long ago ``token`` occurred in the request, whose last token is ``last``, or in its
+    draft so far."""
     drafted = state.scratch.drafted
-    ago = np.int64(-1)
+    end = state.slots.numbers[slot, N_LENGTH]
+    seen = end - 1 if last == token else last_place(state.slots, slot, token)
     for q in range(depth):
         if drafted[q] == token:
-            ago = np.int64(depth - q)
-    if ago < 0:
-        seen = _last_seen(state.slots, slot, token, newest)
-        ago = np.int64(1 << 13)
-        if seen >= 0:
-            ago = state.slots.numbers[slot, N_LENGTH] + depth - seen
+            seen = end + q
+    ago = end + depth - seen if seen >= 0 else np.int64(1 << 13)
     return _log2_bin(ago + 1, 13) * 16 + _LENGTH_BIN[length]
 
 
 @lean_kernel
-def _finish_features(state: State, slot: Index, depth: Index, row: Index, previous: Index) -> None:
-    """Turn the votes for the ranked token in log row ``row`` into its features."""
-    model = state.model
-    which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
-    x, entry = state.log.features[where, row], state.log.tokens[where, row]
-    best = state.scratch.best[row - state.log.depths[where, depth, D_TOKEN_START]]
-    for source in range(N_SOURCES):
-        if best[source] > 0.0:
-            best[source] = min(_MOST, max(_LEAST, best[source]))
-    length = np.int64(best[V_LENGTH])
-    first = max(best[0], max(best[1], best[2]))
-    second = min(max(best[0], best[1]), best[2])  # own text and store, whichever says less
-    logit = quick_log(first / (1.0 - first))
-    entry[1] = _hash_row(entry[0], length, which)
-    entry[2] = _hash_row(previous, length, which)
-    entry[3] = _recency_row(state, slot, depth, entry[0], length, entry[3])
-    x[F_RELIABILITY] = logit
-    x[F_COUNT] = _LOG[np.int64(best[V_COUNT])]
-    x[F_ONE] = 1.0
-    x[F_TOKEN] = _log_odds_ratio(model.by_token[entry[1]], SHRINK_TOKEN, first, logit)
-    x[F_CONTEXT] = _log_odds_ratio(model.by_context[entry[2]], SHRINK_TOKEN, first, logit)
-    x[F_RECENCY] = _log_odds_ratio(model.by_recency[which, entry[3]], SHRINK_RECENCY, first, logit)
-    x[F_NEAR] = quick_log(best[V_NEAR])
-    x[F_AGE] = quick_log(best[V_AGE])
-    x[F_BOTH] = 0.0
-    if second > 0.0:
-        x[F_BOTH] = min(4.0, max(0.0, quick_log(second / (1.0 - second)) + 3.0))
-
-
-@lean_kernel
 def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> None:
-    """Which weight sets apply: by depth; by the best match length; by number of tokens and which texts offer them."""
-    best = state.scratch.best
+    """Sum up the weight sets that apply: by depth; by the best match length; by number of tokens and their texts.
+
+    Reliabilities are kept away from 0 and 1 here, and the greatest of each token is noted.
+    """
     longest = 0.0
     own = 0.0
     stored = 0.0
     for row in range(found):
-        longest = max(longest, best[row, V_LENGTH])
-        own = max(own, max(best[row, PROMPT], best[row, OUTPUT]))
-        stored = max(stored, best[row, STORE])
+        best = state.scratch.best[row]
+        for source in range(N_SOURCES):
+            if best[source] > 0.0:
+                best[source] = min(_MOST, max(_LEAST, best[source]))
+        said = max(best[PROMPT], best[OUTPUT])
+        best[V_FIRST] = max(said, best[STORE])
+        longest = max(longest, best[V_LENGTH])
+        own = max(own, said)
+        stored = max(stored, best[STORE])
     kind = 0 if stored == 0.0 else (1 if own == 0.0 else 2)
     crowd = 0 if found == 1 else (1 if found <= 3 else (2 if found <= 8 else 3))
     sets = state.log.depths[state.slots.numbers[slot, N_LOG], depth]
     sets[D_SET] = min(depth, 3)
     sets[D_SET + 1] = _LENGTH_BIN[np.int64(longest)]
     sets[D_SET + 2] = 3 * crowd + kind
+    w, weights = state.model.weights[state.slots.numbers[slot, N_MODEL]], state.scratch.weights
+    for f in range(N_FEATURES):
+        weights[f] = w[0, sets[D_SET], f] + w[1, sets[D_SET + 1], f] + w[2, sets[D_SET + 2], f]
+
+
+@lean_kernel
+def _look_up(state: State, slot: Index, depth: Index, found: Index, previous: Index) -> None:
+    """Note the rows of all ranked tokens in the token tables."""
+    which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
+    tokens, best = state.log.tokens[where], state.scratch.best
+    start = state.log.depths[where, depth, D_TOKEN_START]
+    last = token_at(state.slots, slot, state.slots.numbers[slot, N_LENGTH] - 1)
+    for row in range(found):
+        entry, length = tokens[start + row], np.int64(best[row, V_LENGTH])
+        entry[1] = _hash_row(entry[0], length, which)
+        entry[2] = _hash_row(previous, length, which)
+        entry[3] = _recency_row(state, slot, depth, entry[0], length, last)
+
+
+@lean_kernel
+def _take_logs(state: State, slot: Index, depth: Index, found: Index) -> None:
+    """Logarithms of all odds of the ranked tokens, into ``scratch.above``."""
+    model, scratch = state.model, state.scratch
+    which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
+    tokens = state.log.tokens[where]
+    start = state.log.depths[where, depth, D_TOKEN_START]
+    above, below = scratch.above, scratch.below
+    for row in range(found):
+        entry, best = tokens[start + row], scratch.best[row]
+        first, at = best[V_FIRST], ODDS * row
+        second = min(max(best[PROMPT], best[OUTPUT]), best[STORE])  # whichever says less
+        above[at + O_RELIABILITY] = first
+        below[at + O_RELIABILITY] = 1.0 - first
+        _divide(scratch, at + O_TOKEN, model.by_token[entry[1]], SHRINK_TOKEN, first)
+        _divide(scratch, at + O_CONTEXT, model.by_context[entry[2]], SHRINK_TOKEN, first)
+        _divide(scratch, at + O_RECENCY, model.by_recency[which, entry[3]], SHRINK_RECENCY, first)
+        above[at + O_NEAR] = best[V_NEAR]
+        below[at + O_NEAR] = 1.0
+        above[at + O_AGE] = best[V_AGE]
+        below[at + O_AGE] = 1.0
+        above[at + O_BOTH] = max(second, _LEAST)
+        below[at + O_BOTH] = 1.0 - second
+        above[at + ODDS - 1] = 1.0
+    for at in range(ODDS * found):
+        above[at] = quick_log(above[at] / below[at])
+
+
+@lean_kernel
+def _weigh_features(state: State, slot: Index, depth: Index, found: Index) -> None:
+    """Write the features of the ranked tokens, and their weighted sums to where probabilities will stand."""
+    log, scratch, where = state.log, state.scratch, state.slots.numbers[slot, N_LOG]
+    start, w = log.depths[where, depth, D_TOKEN_START], scratch.weights
+    logs = scratch.above
+    for row in range(found):
+        x, at = log.features[where, start + row], ODDS * row
+        logit = logs[at + O_RELIABILITY]
+        token = logs[at + O_TOKEN] - logit
+        context = logs[at + O_CONTEXT] - logit
+        recency = logs[at + O_RECENCY] - logit
+        near, age = logs[at + O_NEAR], logs[at + O_AGE]
+        count = _LOG[np.int64(scratch.best[row, V_COUNT])]
+        # At the least reliability, and where only one text speaks, this is 0.
+        both = min(4.0, max(0.0, logs[at + O_BOTH] + 3.0))
+        x[F_RELIABILITY], x[F_COUNT], x[F_ONE] = logit, count, 1.0
+        x[F_TOKEN], x[F_CONTEXT], x[F_RECENCY] = token, context, recency
+        x[F_NEAR], x[F_AGE], x[F_BOTH] = near, age, both
+        early = (w[0] * logit + w[1] * count) + (w[2] + w[3] * token)
+        late = (w[4] * context + w[5] * recency) + (w[6] * near + w[7] * age)
+        log.probs[where, start + row] = (early + late) + w[8] * both
 
 
 @lean_kernel
@@ -290,25 +311,18 @@ def rank_tokens(state: State, slot: Index, depth: Index, count: Index, previous:
     found = _pool_votes(state, slot, depth, count, start)
     log.depths[where, depth, D_TOKENS] = found
     _choose_weights(state, slot, depth, found)
-    sets = log.depths[where, depth, D_SET : D_SET + 3]
-    w = state.model.weights[state.slots.numbers[slot, N_MODEL]]
-    weights = state.scratch.weights
-    for f in range(N_FEATURES):
-        weights[f] = w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]
+    _look_up(state, slot, depth, found, previous)
+    _take_logs(state, slot, depth, found)
+    _weigh_features(state, slot, depth, found)
+    probs = log.probs[where, start : start + found]
+    for row in range(found):
+        probs[row] = quick_exp(probs[row])
     total = 1.0  # the weight of "none of them"
-    top = start
-    highest = 0.0
-    for row in range(start, start + found):
-        _finish_features(state, slot, depth, row, previous)
-        z = 0.0
-        for f in range(N_FEATURES):
-            z += weights[f] * log.features[where, row, f]
-        weight = quick_exp(z)
-        if weight > highest:
-            highest = weight
+    top = 0
+    for row in range(found):
+        total += probs[row]
+        if probs[row] > probs[top]:
             top = row
-        log.probs[where, row] = weight
-        total += weight
-    for row in range(start, start + found):
-        log.probs[where, row] /= total
-    return top
+    for row in range(found):
+        probs[row] /= total
+    return start + top

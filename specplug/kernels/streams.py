@@ -15,6 +15,7 @@ from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.layout import (
     BUCKET_BITS,
     BUCKETS,
+    MAX_STEPS,
     N_AGREED,
     N_DEPTHS,
     N_DRAFTED,
@@ -31,6 +32,7 @@ from specplug.kernels.layout import (
     N_TRIED,
     PAGE,
     PAGE_BITS,
+    RECENT_ROWS,
     SEPARATOR,
     Index,
     IntArray,
@@ -106,6 +108,42 @@ def bucket_of(hashed: Index) -> Index:
     return hashed >> (32 - BUCKET_BITS)
 
 
+@inlined_kernel
+def _recent_row(hashed: Index) -> Index:
+    """Where the last place of a token with this hash (as a context of one) is kept."""
+    return hashed & (RECENT_ROWS - 1)
+
+
+@lean_kernel
+def _last_in_chain(slots: Slots, slot: Index, token: Index, hashed: Index) -> Index:
+    """:func:`last_place` where the row belongs to another token."""
+    page = slots.pages[
+        slot, bucket_page(hashed, ((slots.numbers[slot, N_INDEXED] - 1) >> PAGE_BITS) + 1)
+    ]
+    position = np.int64(slots.heads[page, 0, bucket_of(hashed)])
+    for _ in range(MAX_STEPS):
+        if position <= 0:
+            break
+        if token_at(slots, slot, position - 1) == token:
+            return position - 1
+        here = (slots.pages[slot, position >> PAGE_BITS] << PAGE_BITS) | (position & (PAGE - 1))
+        position = np.int64(slots.links[here, 0])
+    return np.int64(-1)
+
+
+@inlined_kernel
+def last_place(slots: Slots, slot: Index, token: Index) -> Index:
+    """Index of the last occurrence of ``token`` in a stream before its linked positions; -1 if it is not found.
+
+    Mostly one look into ``recent``: at the token, or at a row that nothing has taken.
+    """
+    hashed = np.int64(mix(np.uint64(2166136261), token))
+    latest = slots.recent[slot, _recent_row(hashed)]
+    if latest[0] == token:
+        return np.int64(latest[1])
+    return np.int64(-1) if latest[0] < 0 else _last_in_chain(slots, slot, token, hashed)
+
+
 @lean_kernel
 def begin_stream(
     slots: Slots, slot: Index, prompt_length: Index, namespace: Index, model: Index
@@ -125,6 +163,10 @@ def begin_stream(
     numbers[slot, N_EXPECTED] = 0
     for source in range(N_SOURCES):
         numbers[slot, N_POINTER + source] = 0
+    recent = slots.recent[slot]
+    for row in range(RECENT_ROWS):
+        recent[row, 0] = SEPARATOR
+        recent[row, 1] = 0
 
 
 @lean_kernel
@@ -197,6 +239,8 @@ def index_stream(slots: Slots, slot: Index, end: Index) -> None:
                 slots.links[here, order] = 0
             if known > 0:
                 _link(slots, slot, place, 0, hashes[0], half)
+                latest = slots.recent[slot, _recent_row(hashes[0])]
+                latest[0], latest[1] = a, position - 1
             if known > 1:
                 _link(slots, slot, place, 1, hashes[1], half)
             if known > 2:

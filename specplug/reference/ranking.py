@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.reference.quick import quick_exp, quick_log
-from specplug.reference.streams import bucket_of, bucket_page, mix
+from specplug.reference.streams import last_place
 from specplug.reference.suffix_state import (
     LENGTH_BINS,
-    MAX_STEPS,
-    PAGE,
     STORE,
     TABLE_ROWS,
     Candidate,
@@ -54,10 +52,13 @@ def rank_tokens(
     w = state.models[state.streams[slot].model].weights
     total = 1.0
     for entry in ranked:
-        z = 0.0
-        for f, x in enumerate(entry.features):
-            z += (w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]) * x
-        entry.probability = quick_exp(z)
+        z = [
+            (w[0, sets[0], f] + w[1, sets[1], f] + w[2, sets[2], f]) * x
+            for f, x in enumerate(entry.features)
+        ]
+        entry.probability = quick_exp(
+            (((z[0] + z[1]) + (z[2] + z[3])) + ((z[4] + z[5]) + (z[6] + z[7]))) + z[8]
+        )
         total += entry.probability
     for entry in ranked:
         entry.probability /= total
@@ -165,20 +166,6 @@ def _ago(state: SuffixState, slot: int, token: int, drafted: list[int]) -> int:
     """How long ago ``token`` occurred, in the draft so far or in the request; 8192 if that is not known."""
     if token in drafted:
         return drafted[::-1].index(token) + 1
-    seen = _last_seen(state, slot, token)
-    return 8192 if seen < 0 else len(state.streams[slot].tokens) + len(drafted) - seen
-
-
-def _last_seen(state: SuffixState, slot: int, token: int) -> int:
-    """Index of the last occurrence of ``token``; -1 if it is not among the newest of its bucket."""
-    stream = state.streams[slot]
-    if stream.tokens[-1] == token:
-        return len(stream.tokens) - 1
-    if stream.indexed <= 1:
-        return -1
-    hashed = mix(2166136261, token)
-    page = stream.buckets[bucket_page(hashed, (stream.indexed - 1) // PAGE + 1)]
-    for position in page.get((0, bucket_of(hashed)), [])[:MAX_STEPS]:
-        if stream.tokens[position - 1] == token:
-            return position - 1
-    return -1
+    tokens = state.streams[slot].tokens
+    seen = len(tokens) - 1 if tokens[-1] == token else last_place(state, slot, token)
+    return 8192 if seen < 0 else len(tokens) + len(drafted) - seen

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 from specplug.reference.suffix_state import (
     BUCKET_BITS,
+    MAX_STEPS,
     ORDERS,
     PAGE,
+    RECENT_ROWS,
     SEPARATOR,
     Stream,
     SuffixState,
@@ -53,6 +55,23 @@ def bucket_of(hashed: int) -> int:
     return hashed >> (32 - BUCKET_BITS)
 
 
+def last_place(state: SuffixState, slot: int, token: int) -> int:
+    """Index of the last occurrence of ``token`` in a stream before its linked positions; -1 if it is not found.
+
+    It is found in ``recent``, or among the newest of its bucket if another token of its hash came later.
+    """
+    stream = state.streams[slot]
+    hashed = mix(2166136261, token)
+    known, index = stream.recent.get(hashed % RECENT_ROWS, (-1, -1))
+    if known in (token, -1):
+        return index
+    page = stream.buckets[bucket_page(hashed, (stream.indexed - 1) // PAGE + 1)]
+    for position in page.get((0, bucket_of(hashed)), [])[:MAX_STEPS]:
+        if stream.tokens[position - 1] == token:
+            return position - 1
+    return -1
+
+
 def begin_stream(
     state: SuffixState, slot: int, prompt_length: int, namespace: int, model: int
 ) -> None:
@@ -72,6 +91,9 @@ def index_stream(state: SuffixState, slot: int, end: int) -> None:
         pages = position // PAGE + 1
         if len(stream.buckets) < pages:
             _open_bucket_page(stream)
+        newest = stream.tokens[position - 1]
+        if newest >= 0:
+            stream.recent[mix(2166136261, newest) % RECENT_ROWS] = (newest, position - 1)
         hashed = 2166136261
         for back in range(1, ORDERS[-1] + 1):
             token = stream.tokens[position - back] if back <= position else -1

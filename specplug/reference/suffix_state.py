@@ -32,6 +32,7 @@ LOG_CANDIDATES = 256
 TABLE_ROWS = 1 << 18
 N_MODELS = 24
 RECENCY_ROWS = 256
+RECENT_ROWS = 2048
 CALIBRATION_BINS = 10
 
 
@@ -73,7 +74,8 @@ class Depth:
 
 @dataclass
 class Stream:
-    """One request. ``buckets[page][order, bucket]`` lists positions, newest first."""
+    """One request. ``buckets[page][order, bucket]`` lists positions, newest first; ``recent`` holds, by hash, a token
+    and its last index among those before linked positions."""
 
     prompt_length: int
     namespace: int
@@ -81,6 +83,7 @@ class Stream:
     tokens: list[int] = field(default_factory=list)
     indexed: int = 1
     buckets: list[dict[tuple[int, int], list[int]]] = field(default_factory=list)
+    recent: dict[int, tuple[int, int]] = field(default_factory=dict)
     pointers: list[int] = field(default_factory=lambda: [0, 0, 0])
     depths: list[Depth] = field(default_factory=list)
     drafted: int = -1
