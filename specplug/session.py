@@ -286,13 +286,12 @@ class Session:
         news = [history[entry.known :] for entry, history in grown]
         joined = news[0] if len(news) == 1 else np.concatenate(news)
         tokens, listed = self._safety.clean_with_list(joined)
-        slots, offsets = self._places[len(grown)]
-        slot_cells, ends = slots.data, offsets.data
+        slots, offsets, slot_cells, ends = self._places[len(grown)]
         judged: list[tuple[int, Offer, list[int]]] = []
         start = 0
         for row, (entry, history) in enumerate(grown):
             end = start + len(news[row])
-            slot_cells[row], ends[row + 1] = entry.slot, end
+            slot_cells[row], ends[row] = entry.slot, end
             if entry.offer is not None:
                 judged.append((entry.slot, entry.offer, listed[start:end]))
                 entry.offer = None

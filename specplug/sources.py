@@ -14,8 +14,8 @@ from specplug.types import ROOT, Context, IntArray
 UNNAMED = ("unnamed",)
 #: Positions that are told apart; the last stands for all behind it too.
 POSITIONS = 16
-#: Batches of at least so many rows are counted with array operations, which take 15 us for one row or for a hundred.
-_MANY = 6
+#: So many drafts are counted together, with array operations that take 15 us for one draft or for a hundred.
+_TOGETHER = 128
 
 
 class DraftSources:
@@ -25,9 +25,10 @@ class DraftSources:
     * ``draft_sources``, uint8 ``[max_requests, max_draft]``: by slot, which of them each token (or node) of the last
       draft came from. One array for the life of the proposer; not needed where there is one name.
 
+    Positions are depths, in a tree.
+
     Attributes:
         names: of the sources.
-        drafted, accepted: float64 ``[S, P]``, tokens by source and position (depth, in a tree).
     """
 
     def __init__(self, proposer: object, context: Context) -> None:
@@ -39,12 +40,23 @@ class DraftSources:
         self._of: NDArray[np.uint8] | None = array if len(self.names) > 1 else None
         self._width = min(context.max_draft, POSITIONS)
         shape = (len(self.names), self._width)
-        self.drafted, self.accepted = np.zeros(shape), np.zeros(shape)
-        # One cell is reached in a third of the time by a view of plain memory.
-        self._drafted = self.drafted.data.cast("B").cast("d")
-        self._accepted = self.accepted.data.cast("B").cast("d")
+        self._tables = (np.zeros(shape), np.zeros(shape))
+        #: Sources of drafted and of accepted tokens that are not counted yet, one string of bytes per draft.
+        self._waiting: tuple[list[bytes], list[bytes]] = ([], [])
         # Place of each position within a row of the two tables.
         self._place = np.minimum(np.arange(context.max_draft), self._width - 1)
+
+    @property
+    def drafted(self) -> NDArray[np.float64]:
+        """Tokens by source and position, a view: float64 ``[S, P]``."""
+        self._add_up(0)
+        return self._tables[0]
+
+    @property
+    def accepted(self) -> NDArray[np.float64]:
+        """Those that were accepted."""
+        self._add_up(1)
+        return self._tables[1]
 
     @property
     def by_slot(self) -> NDArray[np.uint8] | None:
@@ -61,18 +73,18 @@ class DraftSources:
         if parents is not None:
             self._count_trees(slots, lengths, parents)
         else:
-            self._count(self.drafted, self._drafted, slots, lengths)
+            self._note(0, slots, lengths)
 
     def count_accepted(self, slots: Sequence[int], accepted: Sequence[int]) -> None:
         """How many tokens of the last drafts of these slots were accepted. O(B K)."""
-        self._count(self.accepted, self._accepted, slots, accepted)
+        self._note(1, slots, accepted)
 
     def count_path(self, slot: int, nodes: list[int]) -> None:
         """These nodes of the last tree of ``slot`` were accepted, from the root down."""
         most, last = len(self.names) - 1, self._width - 1
         for depth, node in enumerate(nodes):
             source = min(int(self._of[slot, node]), most) if self._of is not None else 0
-            self.accepted[source, min(depth, last)] += 1.0
+            self._tables[1][source, min(depth, last)] += 1.0
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Drafted and accepted tokens by source."""
@@ -84,37 +96,25 @@ class DraftSources:
             for name, (drafted, accepted) in zip(self.names, sums, strict=True)
         }
 
-    def _count(
-        self,
-        table: NDArray[np.float64],
-        flat: memoryview[float],
-        slots: Sequence[int],
-        lengths: Sequence[int],
-    ) -> None:
-        if len(slots) < _MANY:
-            for slot, length in zip(slots, lengths, strict=True):
-                if length:
-                    self._count_row(table, flat, slot, length)
-            return
-        known = np.arange(max(lengths)) < np.array(lengths)[:, None]
-        cells = np.broadcast_to(self._place[: known.shape[1]], known.shape)[known]
-        if self._of is not None:
-            sources = self._of[np.array(slots), : known.shape[1]][known]
-            cells = cells + self._width * np.minimum(sources, len(self.names) - 1)
-        table += np.bincount(cells, minlength=table.size).reshape(table.shape)
+    def _note(self, which: int, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        waiting = self._waiting[which]
+        for slot, length in zip(slots, lengths, strict=True):
+            if length:
+                waiting.append(
+                    bytes(length) if self._of is None else self._of[slot, :length].tobytes()
+                )
+        if len(waiting) >= _TOGETHER:
+            self._add_up(which)
 
-    def _count_row(
-        self, table: NDArray[np.float64], cells: memoryview[float], slot: int, length: int
-    ) -> None:
-        """Count one draft; ``cells`` are those of ``table``, of which one is reached in a third of the time."""
-        most, last = len(self.names) - 1, self._width - 1
-        if self._of is None:
-            table[0, :length] += 1.0
-            table[0, last] += max(0, length - self._width)
+    def _add_up(self, which: int) -> None:
+        waiting, table = self._waiting[which], self._tables[which]
+        if not waiting:
             return
-        for place, source in enumerate(self._of[slot, :length].tolist()):
-            first = source if source < most else most
-            cells[first * self._width + (place if place < last else last)] += 1.0
+        sources = np.frombuffer(b"".join(waiting), np.uint8).astype(np.int64)
+        places = np.concatenate([self._place[: len(draft)] for draft in waiting])
+        cells = places + self._width * np.minimum(sources, len(self.names) - 1)
+        table += np.bincount(cells, minlength=table.size).reshape(table.shape)
+        waiting.clear()
 
     def _count_trees(self, slots: Sequence[int], lengths: Sequence[int], parents: IntArray) -> None:
         most, last = len(self.names) - 1, self._width - 1
@@ -123,7 +123,7 @@ class DraftSources:
             for node, parent in enumerate(parents[row, :length].tolist()):
                 source = min(int(self._of[slot, node]), most) if self._of is not None else 0
                 depths.append(0 if parent == ROOT else depths[parent] + 1)
-                self.drafted[source, min(depths[-1], last)] += 1.0
+                self._tables[0][source, min(depths[-1], last)] += 1.0
 
 
 def _fits(array: Any, context: Context) -> bool:

@@ -46,14 +46,21 @@ class Offer(NamedTuple):
     verified: int
 
 
-class Places(dict[int, tuple[IntArray, NDArray[np.int64]]]):
-    """By number of rows, arrays for their slots and for where their tokens begin and end.
+class Place(NamedTuple):
+    """Arrays for the slots of some rows and for where their tokens begin and end; and the same as plain memory."""
 
-    The same objects for as many rows at each step: a proposer may know by that where they lie.
-    """
+    slots: IntArray
+    offsets: NDArray[np.int64]
+    slot_cells: memoryview[int]
+    ends: memoryview[int]
 
-    def __missing__(self, rows: int) -> tuple[IntArray, NDArray[np.int64]]:
-        self[rows] = made = (np.zeros(rows, LENGTH_DTYPE), np.zeros(rows + 1, np.int64))
+
+class Places(dict[int, Place]):
+    """By number of rows; the same arrays at each step: a proposer may know by that where they lie."""
+
+    def __missing__(self, rows: int) -> Place:
+        slots, offsets = np.zeros(rows, LENGTH_DTYPE), np.zeros(rows + 1, np.int64)
+        self[rows] = made = Place(slots, offsets, slots.data, offsets.data[1:])
         return made
 
 
@@ -96,10 +103,12 @@ def accepted_path(
 
 def clip_lengths(values: IntArray, most: IntArray) -> None:
     """Bring ``values`` into ``0 .. most``."""
-    if len(values) <= FEW_ROWS and all(
-        0 <= value <= limit for value, limit in zip(values.tolist(), most.tolist(), strict=True)
-    ):
-        return
+    if len(values) <= FEW_ROWS:
+        for value, limit in zip(values.tolist(), most.tolist(), strict=True):
+            if not 0 <= value <= limit:
+                break
+        else:
+            return
     np.minimum(values, most, out=values)
     np.maximum(values, 0, out=values)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specplug import registry
 from specplug.session import Session
-from specplug.sources import _MANY, POSITIONS, UNNAMED, DraftSources
+from specplug.sources import _TOGETHER, POSITIONS, UNNAMED, DraftSources
 from specplug.types import Context, Request
 
 CONTEXT = Context(1000, 4000, max_draft=20, max_requests=32)
@@ -34,28 +34,28 @@ def by_hand(told: Any, slots: list[int], lengths: list[int]) -> list[list[float]
     return table
 
 
-@pytest.mark.parametrize("rows", [1, _MANY - 1, _MANY, 32])
+@pytest.mark.parametrize("rows", [1, 5, 6, 32])
 def test_small_and_large_batches_count_alike(rows: int) -> None:
     told = Told()
     sources = DraftSources(told, CONTEXT)
     generator = np.random.default_rng(rows)
     slots = generator.permutation(32)[:rows].astype(np.int32)
     lengths = generator.integers(0, 21, rows).astype(np.int32)
-    sources.count_drafted(slots, lengths)
-    sources.count_accepted(slots, lengths // 2)
+    sources.count_drafted(slots.tolist(), lengths.tolist())
+    sources.count_accepted(slots.tolist(), (lengths // 2).tolist())
     assert sources.drafted.tolist() == by_hand(told, slots.tolist(), lengths.tolist())
     halves = [length // 2 for length in lengths.tolist()]
     assert sources.accepted.tolist() == by_hand(told, slots.tolist(), halves)
     assert sum(s["drafted"] for s in sources.as_dict().values()) == lengths.sum()
 
 
-@pytest.mark.parametrize("rows", [2, _MANY])
+@pytest.mark.parametrize("rows", [2, 6])
 def test_a_proposer_that_says_nothing_has_one_source(rows: int) -> None:
     sources = DraftSources(object(), CONTEXT)
     assert sources.names == UNNAMED
     slots = np.arange(rows, dtype=np.int32)
-    sources.count_drafted(slots, np.full(rows, 20, np.int32))
-    sources.count_accepted(slots[:1], np.array([18], np.int32))
+    sources.count_drafted(slots.tolist(), [20] * rows)
+    sources.count_accepted([0], [18])
     assert sources.drafted[0].tolist() == [rows] * (POSITIONS - 1) + [5 * rows]
     assert sources.accepted[0].tolist() == [1] * (POSITIONS - 1) + [3]
 
@@ -76,9 +76,22 @@ def test_a_number_beyond_the_names_counts_for_the_last() -> None:
     sources = DraftSources(told, CONTEXT)
     few, many = np.arange(2, dtype=np.int32), np.arange(20, dtype=np.int32)
     for slots in (few, many):
-        sources.count_drafted(slots, np.ones(len(slots), np.int32))
-    sources.count_accepted(few[:1], np.array([1], np.int32))
+        sources.count_drafted(slots.tolist(), [1] * len(slots))
+    sources.count_accepted([0], [1])
     assert sources.as_dict()["third"] == {"drafted": 22, "accepted": 1}
+
+
+def test_what_is_counted_later_is_what_was_drafted_then() -> None:
+    """Drafts are counted together, some steps later; the proposer has overwritten its array by then."""
+    told = Told()
+    sources = DraftSources(told, CONTEXT)
+    generator = np.random.default_rng(5)
+    expected = np.zeros((3, POSITIONS))
+    for _ in range(2 * _TOGETHER + 3):
+        told.draft_sources[:] = generator.integers(0, 3, (32, 20))
+        expected += by_hand(told, [7], [3])
+        sources.count_drafted([7], [3])
+    assert sources.drafted.tolist() == expected.tolist()
 
 
 def test_a_tree_counts_by_depth() -> None:
@@ -86,7 +99,7 @@ def test_a_tree_counts_by_depth() -> None:
     told.draft_sources[4, :5] = [1, 0, 1, 2, 1]
     sources = DraftSources(told, CONTEXT)
     parents = np.array([[-1, -1, 0, 0, 2]], np.int32)
-    sources.count_drafted(np.array([4], np.int32), np.array([5], np.int32), parents)
+    sources.count_drafted([4], [5], parents)
     assert sources.drafted[:, :4].tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [0, 1, 0, 0]]
     sources.count_path(4, [0, 3])
     assert sources.accepted[:, :2].tolist() == [[0, 0], [1, 0], [0, 1]]
