@@ -241,11 +241,13 @@ class VllmProposer:
 
     def _time(self, sampled: Any, lengths: Any) -> None:
         """Tell a controller that wants to know how long this step took."""
+        timed = getattr(self._cap.inner, "timed", None)
+        if timed is None:
+            return
         rows = len(sampled)
         in_prefill = rows - sum(1 for new in sampled if len(new))
         facts = self._clock.sampled(in_prefill, int(np.asarray(lengths)[:rows].sum()))
-        timed = getattr(self._cap.inner, "timed", None)
-        if facts is not None and timed is not None:
+        if facts is not None:
             timed(facts)
 
     def _collect(
