@@ -72,7 +72,8 @@ class Proposer(Protocol):
 class Controller(Protocol):
     """Decides, every step and for every request, how many drafts are worth verifying.
 
-    One that does not care how drafts fare may have an attribute ``learns = False``; then it is not told.
+    One that does not care how drafts fare may have an attribute ``learns = False``: then :meth:`observe` is not called.
+    It is read once, as is the attribute ``verify_cost``, a method of one that tells proposers what verifying costs.
     """
 
     def plan(self, slots: IntArray, limits: IntArray, ceilings: IntArray) -> None:

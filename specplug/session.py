@@ -178,9 +178,10 @@ class Session:
             ceilings.fill(0)
             self._steering.plan(slots, limits, ceilings)
             self._steering.hint(self.proposer)
+            most = ceilings.tolist()
             self._guarded("propose", slots, ceilings, out)
             stops = [entry.request.stop_token_ids for entry in live]
-            drafts = self._safety.cut(out, out.lengths.tolist(), ceilings.tolist(), stops)
+            drafts = self._safety.cut(out, out.lengths.tolist(), most, stops)
         self._settle(live, out, drafts, self._steering.trim(slots, out))
         return out
 
@@ -288,19 +289,22 @@ class Session:
         tokens, listed = self._safety.clean_with_list(joined)
         slots, offsets, slot_cells, ends = self._places[len(grown)]
         judged: list[tuple[int, Offer, list[int]]] = []
-        start = 0
-        for row, (entry, history) in enumerate(grown):
+        # All of it anew: the proposer may have used the arrays for work of its own.
+        ends[0] = start = 0
+        for row, (entry, _) in enumerate(grown):
             end = start + len(news[row])
-            slot_cells[row], ends[row] = entry.slot, end
+            slot_cells[row], ends[row + 1] = entry.slot, end
             if entry.offer is not None:
                 judged.append((entry.slot, entry.offer, listed[start:end]))
                 entry.offer = None
-            entry.known = len(history)
-            entry.last_token = listed[end - 1]
             start = end
         self.stats.emitted += start
         if judged:
             self.stats.accepted += self._steering.judge(judged)
+        end = 0
+        for (entry, history), new in zip(grown, news, strict=True):
+            end += len(new)
+            entry.known, entry.last_token = len(history), listed[end - 1]
         self._guarded("observe", Observed(slots, offsets, tokens))
 
     def _room_of(self, request: Request) -> tuple[int, int]:
@@ -311,9 +315,9 @@ class Session:
         """
         most, end = self.context.max_draft, self.context.max_length
         if request.max_output is not None:
-            end = min(end, request.prompt_length + request.max_output)
+            end = min(end, request.prompt_length + int(request.max_output))
         if request.draft_limit is not None:
-            most = max(0, min(most, request.draft_limit))
+            most = max(0, min(most, int(request.draft_limit)))
         return most, end - 1
 
     def _settle(

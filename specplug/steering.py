@@ -60,7 +60,7 @@ class Places(dict[int, Place]):
 
     def __missing__(self, rows: int) -> Place:
         slots, offsets = np.zeros(rows, LENGTH_DTYPE), np.zeros(rows + 1, np.int64)
-        self[rows] = made = Place(slots, offsets, slots.data, offsets.data[1:])
+        self[rows] = made = Place(slots, offsets, slots.data, offsets.data)
         return made
 
 

@@ -84,11 +84,11 @@ class LengthGovernor:
             if slot is not None and drafted and row < len(sampled) and len(sampled[row]):
                 rows.append((slot, drafted, min(len(sampled[row]) - 1, drafted)))
         if rows:
-            slots, drafted, accepted = np.array(rows, LENGTH_DTYPE).T.copy()
-            self.controller.observe(slots, drafted, accepted)
-            self.account.drafted(drafted, drafted)
-            self.account.sources.count_drafted(slots, drafted)
-            self.account.stats.accepted += int(accepted.sum())
+            slots, lengths, accepted = map(list, zip(*rows, strict=True))
+            self.controller.observe(*np.array((slots, lengths, accepted), LENGTH_DTYPE))
+            self.account.drafted(lengths, lengths)
+            self.account.sources.count_drafted(slots, lengths)
+            self.account.stats.accepted += sum(accepted)
             self.account.sources.count_accepted(slots, accepted)
 
     def _time(self, scheduled: Any, drafts: Mapping[str, Any], waiting: int) -> None:

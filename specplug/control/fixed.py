@@ -13,6 +13,10 @@ class FixedLength:
 
     learns = False
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _ask_if_observing(cls)
+
     def __init__(self, length: int | None = None) -> None:
         self.length = length
 
@@ -32,6 +36,10 @@ class BatchSizeTable:
     """
 
     learns = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _ask_if_observing(cls)
 
     def __init__(self, lengths: Mapping[int, int]) -> None:
         if not lengths or any(size < 1 or length < 0 for size, length in lengths.items()):
@@ -71,3 +79,9 @@ class BatchSizeTable:
 
     def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
         """A table learns nothing."""
+
+
+def _ask_if_observing(kind: type[FixedLength] | type[BatchSizeTable]) -> None:
+    """A kind of controller with an ``observe`` of its own wants to be told, unless it says otherwise."""
+    if "observe" in vars(kind) and "learns" not in vars(kind):
+        kind.learns = True

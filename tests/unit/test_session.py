@@ -326,3 +326,28 @@ def test_requests_that_end_together_end_by_age(session: Session, proposer: Any) 
     session.finish_all({"b"}, keep=False)
     assert proposer.named("finish")[2:] == [("finish", 1, False)]
     assert (session.live, session.stats.finished) == (0, 3)
+
+
+def test_what_a_proposer_does_to_its_arguments_does_not_reach_the_next_step(
+    session: Session, proposer: Any
+) -> None:
+    plain = proposer.observe
+
+    def scribble(observed: Any) -> None:
+        plain(observed)
+        for array in observed:
+            array[:] = 5
+
+    proposer.observe = scribble
+    session.begin(Request("a", 1), tokens(1))
+    for end in (2, 3, 5):
+        session.step(["a"], [tokens(1, 2, 3, 4, 5)[:end]])
+    assert proposer.text == {"a": [1, 2, 3, 4, 5]}
+
+
+def test_limits_that_are_no_integers_do_not_fail_the_step(session: Session, proposer: Any) -> None:
+    limits: dict[str, Any] = {"max_output": 3.0, "draft_limit": np.float64(2)}
+    session.begin(Request("a", 1, **limits), tokens(1))
+    for end in (2, 3):
+        session.step(["a"], [tokens(1, 2, 3)[:end]])
+    assert proposer.named("propose") == [("propose", ["a"], [1]), ("propose", ["a"], [0])]

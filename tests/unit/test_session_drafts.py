@@ -360,3 +360,16 @@ def test_the_order_of_rows_does_not_change_drafts() -> None:
             runs[1].finish_all("ba")
     assert drafted > 100
     assert runs[0].stats == runs[1].stats
+
+
+def test_a_proposer_that_writes_its_ceilings_is_held_to_what_they_were(
+    session: Session, proposer: Any
+) -> None:
+    plain = proposer.propose
+
+    def generous(slots: IntArray, ceilings: IntArray, out: Any) -> None:
+        plain(slots, ceilings, out)
+        ceilings[:] = out.lengths[:] = 1000
+
+    proposer.propose, proposer.draft = generous, [7, 8, 9, 10]
+    assert session.step(["a"], [tokens(1)]).lengths.tolist() == [4]

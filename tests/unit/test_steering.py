@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specplug.control.fixed import BatchSizeTable, FixedLength
 from specplug.errors import InvalidRequestError
 from specplug.session import Session
 from specplug.types import Capabilities, Context, DraftBuffers, IntArray, ProbArray, Request
@@ -149,3 +150,15 @@ def test_a_controller_that_learns_nothing_is_not_told(learns: bool) -> None:
     two_steps(subject)
     assert cutter.observed == ([[cutter.compared[0][0], 2, 0]] if learns else [])
     assert subject.stats.accepted == 0
+
+
+@pytest.mark.parametrize("base", [FixedLength, BatchSizeTable])
+def test_a_controller_made_of_a_constant_one_is_told_what_it_asks_for(base: Any) -> None:
+    told: list[int] = []
+
+    class Counting(base):  # type: ignore[misc]
+        def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
+            told.extend(accepted.tolist())
+
+    two_steps(session(Counting({1: 2}) if base is BatchSizeTable else Counting(2)))
+    assert told == [0]

@@ -232,6 +232,21 @@ def test_the_cost_model_hears_how_much_context_a_step_read(clock: Clock) -> None
     assert [facts.context for facts in seen] == [750, 750]
 
 
+def test_counters_of_a_long_lived_engine_do_not_wrap() -> None:
+    """Sums of int32 would, after 2**31 draft tokens."""
+    governor = LengthGovernor(check("goodput"), 8, 4)
+    governor.length(["a", "b"])
+    drafts = {"a": [-1] * 8, "b": [-1] * 8}
+    output = SimpleNamespace(scheduled_spec_decode_tokens=drafts, num_scheduled_tokens={})
+    answer = SimpleNamespace(sampled_token_ids=[[7, 8], [9]], req_id_to_index={"a": 0, "b": 1})
+    stats = governor.account.stats
+    stats.offered = stats.drafted = 2**31 - 1
+    governor.sampled(output, answer)
+    counts = [stats.offered, stats.drafted, stats.drafted_rows, stats.accepted]
+    assert counts == [2**31 + 15, 2**31 + 15, 2, 1]
+    assert {type(count) for count in counts} == {int}
+
+
 def test_ended_requests_give_their_slots_back(clock: Clock) -> None:
     host = Host(clock, {"0": True})
     for number in range(20):
