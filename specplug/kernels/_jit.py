@@ -178,7 +178,7 @@ def lean_kernel(function: Function) -> Function:
 
 
 def inlined_kernel(function: Function) -> Function:
-    """Like :func:`lean_kernel`, for small functions that kernels call often: their code goes where the call stands.
+    """Like :func:`lean_kernel`, for functions small or called in one place: their code goes where the call stands.
 
     A call costs some ten nanoseconds, because an array is handed over as seven numbers; LLVM shares a function
     that is called in several places.

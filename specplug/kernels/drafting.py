@@ -8,7 +8,7 @@ draft would lower the goodput.
 
 from __future__ import annotations
 
-from specplug.kernels._jit import lean_kernel
+from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.branching import branch_row, floor_of, next_token
 from specplug.kernels.calibration import corrected, own_ratio
 from specplug.kernels.handle import unpack
@@ -49,7 +49,7 @@ from specplug.kernels.ranking import rank_tokens, source_of
 from specplug.kernels.streams import slots_exist, token_at
 
 
-@lean_kernel
+@inlined_kernel
 def _enter(state: State, slot: Index, where: Index, count: Index) -> Index:
     """Write the candidates found that have a next token into the first rows of the log; returns how many.
 
@@ -74,7 +74,7 @@ def _enter(state: State, slot: Index, where: Index, count: Index) -> Index:
     return kept
 
 
-@lean_kernel
+@inlined_kernel
 def _advance(state: State, slot: Index, where: Index, depth: Index, count: Index) -> Index:
     """Write the candidates at ``depth - 1`` that guessed the drafted token and have a next one to ``depth``.
 
@@ -112,7 +112,7 @@ def _advance(state: State, slot: Index, where: Index, depth: Index, count: Index
     return kept - first
 
 
-@lean_kernel
+@inlined_kernel
 def _log_depth(state: State, where: Index, depth: Index, count: Index) -> None:
     """Keep this depth in the log and open the next one behind it; what does not fit is overwritten."""
     log = state.log

@@ -7,6 +7,7 @@ which costs nothing measurable. What a draft needs at once, the new text and the
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,6 @@ from specplug.kernels.layout import (
     POSITION,
     SOURCE,
     TOKEN,
-    CountArray,
     FloatArray,
     Handle,
     Index,
@@ -69,16 +69,19 @@ FULL = 20000.0
 
 
 @inlined_kernel
-def _count_hit(cell: CountArray, hit: float) -> None:
-    """Count one trial; a full cell is halved, so that it keeps following changes."""
+def _count_hit(cell: Any, hit: Any) -> None:
+    """Count one trial; a full cell is halved, so that it keeps following changes.
+
+    ``hit`` is a float32, lest the cells of float32 be converted and back; the sums are the same.
+    """
     cell[0] += hit
-    cell[1] += 1.0
+    cell[1] += np.float32(1.0)
     if cell[1] > FULL:
         cell[0] *= 0.5
         cell[1] *= 0.5
 
 
-@lean_kernel
+@inlined_kernel
 def _learn_tokens(state: State, where: Index, which: Index, depth: Index, true: Index) -> None:
     """Update weights and token tables of model ``which`` with the token that the target emitted at ``depth``."""
     log, model, slope = state.log, state.model, state.scratch.weights
@@ -91,7 +94,7 @@ def _learn_tokens(state: State, where: Index, which: Index, depth: Index, true: 
     start = depths[D_TOKEN_START]
     for row in range(start, start + depths[D_TOKENS]):
         entry = log.tokens[where, row]
-        hit = 1.0 if entry[0] == true else 0.0
+        hit = np.float32(1.0 if entry[0] == true else 0.0)
         _count_hit(model.by_token[np.uint64(entry[1])], hit)
         _count_hit(model.by_context[np.uint64(entry[2])], hit)
         _count_hit(model.by_recency[which, np.uint64(entry[3])], hit)
@@ -112,7 +115,7 @@ def _weigh_parent(parent: FloatArray) -> None:
     parent[3] = (1.0 - parent[2]) / parent[2]
 
 
-@lean_kernel
+@inlined_kernel
 def _learn_candidates(state: State, where: Index, which: Index, depth: Index, true: Index) -> None:
     """Update the candidate tables of model ``which``."""
     depths = state.log.depths[where, depth]
@@ -123,7 +126,7 @@ def _learn_candidates(state: State, where: Index, which: Index, depth: Index, tr
     for row in range(start, start + depths[D_CANDIDATES]):
         c = candidates[row]
         place = c[PARENT]
-        hit = 1.0 if c[TOKEN] == true else 0.0
+        hit = np.float32(1.0 if c[TOKEN] == true else 0.0)
         own = cells[np.uint64(place)]
         _count_hit(own[np.uint64(c[CLASS])], hit)
         _count_hit(own[np.uint64(c[NEAR])], hit)
@@ -136,7 +139,7 @@ def _learn_candidates(state: State, where: Index, which: Index, depth: Index, tr
         _weigh_parent(parents[before])
 
 
-@lean_kernel
+@inlined_kernel
 def _move_pointers(state: State, slot: Index, depth: Index, true: Index) -> None:
     """Move each copy pointer behind the longest supporter of the true token (the first one, of equals)."""
     log, numbers = state.log, state.slots.numbers

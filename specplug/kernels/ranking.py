@@ -135,7 +135,7 @@ def _gather_token(state: State, slot: Index, start: Index, count: Index, c: Long
     return row
 
 
-@lean_kernel
+@inlined_kernel
 def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: Index) -> Index:
     """Sum up the candidates per distinct token, into the log's rows from ``start`` on; returns how many tokens."""
     which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
@@ -188,7 +188,7 @@ def _recency_row(
     return _log2_bin(ago + 1, 13) * 16 + _LENGTH_BIN[length]
 
 
-@lean_kernel
+@inlined_kernel
 def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> None:
     """Sum up the weight sets that apply: by depth; by the best match length; by number of tokens and their texts.
 
@@ -218,7 +218,7 @@ def _choose_weights(state: State, slot: Index, depth: Index, found: Index) -> No
         weights[f] = w[0, sets[D_SET], f] + w[1, sets[D_SET + 1], f] + w[2, sets[D_SET + 2], f]
 
 
-@lean_kernel
+@inlined_kernel
 def _look_up(state: State, slot: Index, depth: Index, found: Index, previous: Index) -> None:
     """Note the rows of all ranked tokens in the token tables."""
     which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
@@ -232,7 +232,7 @@ def _look_up(state: State, slot: Index, depth: Index, found: Index, previous: In
         entry[3] = _recency_row(state, slot, depth, entry[0], length, last)
 
 
-@lean_kernel
+@inlined_kernel
 def _take_logs(state: State, slot: Index, depth: Index, found: Index) -> None:
     """Logarithms of all odds of the ranked tokens, into ``scratch.above``."""
     model, scratch = state.model, state.scratch
@@ -246,9 +246,10 @@ def _take_logs(state: State, slot: Index, depth: Index, found: Index) -> None:
         second = min(max(best[PROMPT], best[OUTPUT]), best[STORE])  # whichever says less
         above[at + O_RELIABILITY] = first
         below[at + O_RELIABILITY] = 1.0 - first
-        _divide(scratch, at + O_TOKEN, model.by_token[entry[1]], SHRINK_TOKEN, first)
-        _divide(scratch, at + O_CONTEXT, model.by_context[entry[2]], SHRINK_TOKEN, first)
-        _divide(scratch, at + O_RECENCY, model.by_recency[which, entry[3]], SHRINK_RECENCY, first)
+        _divide(scratch, at + O_TOKEN, model.by_token[np.uint64(entry[1])], SHRINK_TOKEN, first)
+        _divide(scratch, at + O_CONTEXT, model.by_context[np.uint64(entry[2])], SHRINK_TOKEN, first)
+        ago = model.by_recency[which, np.uint64(entry[3])]
+        _divide(scratch, at + O_RECENCY, ago, SHRINK_RECENCY, first)
         above[at + O_NEAR] = best[V_NEAR]
         below[at + O_NEAR] = 1.0
         above[at + O_AGE] = best[V_AGE]
@@ -260,7 +261,7 @@ def _take_logs(state: State, slot: Index, depth: Index, found: Index) -> None:
         above[at] = quick_log(above[at] / below[at])
 
 
-@lean_kernel
+@inlined_kernel
 def _weigh_features(state: State, slot: Index, depth: Index, found: Index) -> None:
     """Write the features of the ranked tokens, and their weighted sums to where probabilities will stand."""
     log, scratch, where = state.log, state.scratch, state.slots.numbers[slot, N_LOG]
