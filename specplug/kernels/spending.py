@@ -130,6 +130,15 @@ def _hopeful(
 
 
 @lean_kernel
+def _next_bucket(ends: Wide, bucket: int, ready: int) -> int:
+    """The first bucket behind ``bucket`` that holds gains, of which ``ready`` stand before it."""
+    bucket += 1
+    while ends[bucket] == ready:
+        bucket += 1
+    return bucket
+
+
+@lean_kernel
 def spend(
     gains: Floats,
     costs: Floats,
@@ -152,9 +161,7 @@ def spend(
     best_ratio = 0.0
     for count in range(found):
         if count == ready:
-            bucket += 1
-            while ends[bucket] == ready:
-                bucket += 1
+            bucket = _next_bucket(ends, bucket, ready)
             size = ends[bucket] - ready
             if size > 64 and 16 * size > costs.shape[0] - count and bucket > 0:
                 # Many alike, as where every chance is at its floor: sorting them is dearer than to ask whether to.
@@ -195,9 +202,7 @@ def spend_at_rate(
     best_worth = 0.0
     for count in range(found):
         if count == ready:
-            bucket += 1
-            while ends[bucket] == ready:
-                bucket += 1
+            bucket = _next_bucket(ends, bucket, ready)
             _sort_falling(order, ready, ends[bucket])
             ready = ends[bucket]
         value += order[count]
