@@ -315,9 +315,9 @@ class Session:
         """
         most, end = self.context.max_draft, self.context.max_length
         if request.max_output is not None:
-            end = min(end, request.prompt_length + int(request.max_output))
+            end = int(min(end, request.prompt_length + request.max_output))
         if request.draft_limit is not None:
-            most = max(0, min(most, int(request.draft_limit)))
+            most = int(max(0, min(most, request.draft_limit)))
         return most, end - 1
 
     def _settle(

@@ -347,6 +347,8 @@ def test_what_a_proposer_does_to_its_arguments_does_not_reach_the_next_step(
 
 def test_limits_that_are_no_integers_do_not_fail_the_step(session: Session, proposer: Any) -> None:
     limits: dict[str, Any] = {"max_output": 3.0, "draft_limit": np.float64(2)}
+    endless: dict[str, Any] = {"max_output": float("inf"), "draft_limit": float("inf")}
+    session.begin(Request("b", 1, **endless), tokens(1))
     session.begin(Request("a", 1, **limits), tokens(1))
     for end in (2, 3):
         session.step(["a"], [tokens(1, 2, 3)[:end]])
