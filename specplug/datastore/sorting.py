@@ -192,9 +192,9 @@ class _Part:
         """New keys, see :func:`rank_keys`."""
         rank_keys(self._order, self._runs, self._count, ranks, how)
 
-    def sort(self, ranks: Ranks, more: np.uint64) -> bool:
+    def sort(self, ranks: Ranks, more: np.uint64, above: int) -> bool:
         """Sort by the keys and renew the ranks, see :func:`sort_runs`; returns whether anything is left."""
-        how = (self._bits, more, self._first)
+        how = (self._bits, more, self._first, above)
         left = sort_runs(self._order, self._runs, self._count, how, ranks, self._room)
         self._runs, self._room, self._count = self._room, self._runs, left
         return bool(left)
@@ -206,20 +206,21 @@ def _sorted_in_parts(shelf: places.Shelf, tally: places.Tally, each: Each, threa
     per_key, bits, position_bits, rank_bits = _widths(shelf, tally)
     everything, spare = np.empty(total, np.uint64), np.empty(total, np.uint64)
     buckets = np.empty((len(tally.present), 2), np.int32)
-    deal_entries(shelf, tally, buckets, (per_key, bits, position_bits), everything)
+    deal_entries(shelf, tally, buckets, (per_key, bits, position_bits), everything, spare)
     # Two parts per thread, because they do not take the same time.
     parts = [
         _Part(everything, spare, buckets[low:high], position_bits)
         for low, high in ranges(np.diff(tally.starts), -(-total // (2 * threads)))
     ]
     ranks = np.zeros(int(shelf.meta[places.TOKENS]), np.int32)
-    compared, width = 1 + per_key, bits
+    compared, width, above = 1 + per_key, bits, position_bits + (per_key - 1) * bits
     while True:
         # Not what the kernel returns, which is an integer of Python: that would be compiled anew.
         more = np.uint64(bits_above(width, position_bits) if compared < depth else 0)
-        if not any(list(each(partial(_Part.sort, ranks=ranks, more=more), parts))):
+        step = partial(_Part.sort, ranks=ranks, more=more, above=above)
+        if not any(list(each(step, parts))):
             return everything.view(np.int64)
         back, further = round_after(compared, depth, position_bits, rank_bits)
         how = (position_bits, back, further, rank_bits)
         list(each(partial(_Part.rank, ranks=ranks, how=how), parts))
-        compared, width = compared + max(back, further), rank_bits
+        compared, width, above = compared + max(back, further), rank_bits, 0

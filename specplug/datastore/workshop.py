@@ -46,20 +46,20 @@ class Workshop:
         OSError: the folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path, restart: bool = False) -> None:
-        self.folder = folder
+    def __init__(self, folder: str, restart: bool = False) -> None:
+        self._folder = folder
         self.file: IO[bytes] | None = None
         self.published = False
         self._lock: IO[str] | None = None
         try:
             self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
             self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._take_lock()
             if restart:  # not the folder, in which the lock may be
-                for left in (self.place / JOURNAL, self.place / FILE, folder / _FRESH):
+                for left in (self.place / JOURNAL, self.place / FILE, self.folder / _FRESH):
                     left.unlink(missing_ok=True)
         except BaseException:
             self.close()
@@ -73,6 +73,11 @@ class Workshop:
         if self._lock is not None:
             self._lock.close()
         os.close(self._handle)
+
+    @property
+    def folder(self) -> Path:
+        """Of the datastore."""
+        return Path(self._folder)
 
     @property
     def place(self) -> Path:

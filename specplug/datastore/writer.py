@@ -6,6 +6,7 @@ A small one is put together in memory: folders, locks and maps take longer than 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ IN_MEMORY, SHARE = 1 << 23, 16
 #: The most positions, and thus tokens, of one file: positions are packed with at most 48 bits.
 MOST_TOKENS = 1 << 48
 Progress = Callable[[str, int, int], None]
+_INT32 = np.dtype(np.int32)
+Blanks = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -46,7 +49,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def explained(folder: str) -> Iterator[None]:
     """Turn a full disk or a missing permission into a sentence; what is published stays as it was."""
     try:
         yield
@@ -54,11 +57,12 @@ def explained(folder: Path) -> Iterator[None]:
         raise _explanation(folder, error) from error
 
 
-def _explanation(folder: Path, error: OSError) -> DatastoreError:
+def _explanation(folder: str, error: OSError) -> DatastoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DatastoreError(
             f"no space left for {folder} ({error.strerror}); nothing was published. Make room and run the same "
-            f"command again, which goes on from its last checkpoint, if it took one, or remove {folder / WORKSHOP}"
+            "command again, which goes on from its last checkpoint, if it took one, or remove "
+            f"{os.path.join(folder, WORKSHOP)}"
         )
     return DatastoreError(
         f"{folder} cannot be written: {error}; choose another folder, or correct its permissions"
@@ -73,19 +77,21 @@ def _in_32_bits(document: NDArray[Any]) -> NDArray[np.int32]:
     return packable
 
 
-#: A number per token of the vocabulary, all 0, that a build has done with: whoever builds a store for each of many
-#: tenants would wait longer for the pages of a new one than for sorting.
-_BLANK: list[NDArray[np.int64]] = []
+#: Two numbers per token of the vocabulary, the first all 0, that a build has done with: whoever builds a store for each
+#: of many tenants would wait longer for the pages of new ones than for sorting.
+_BLANK: list[Blanks] = []
 MOST_BLANK = 1 << 19
 
 
-def _blank(size: int) -> NDArray[np.int64]:
-    """Int64 zeros; whoever gets them has them alone."""
+def _blank(size: int) -> Blanks:
+    """Int64 zeros, and as many that say nothing; whoever gets them has them alone."""
     try:
         kept = _BLANK.pop()
     except IndexError:
-        return np.zeros(size, np.int64)
-    return kept if len(kept) == size else np.zeros(size, np.int64)
+        kept = (np.zeros(0, np.int64),) * 2
+    if len(kept[0]) == size:
+        return kept
+    return np.zeros(size, np.int64), np.empty(size, np.int64)
 
 
 class Writer:
@@ -123,7 +129,7 @@ class Writer:
             raise DatastoreError(
                 f"vocab_size must be at least 1 and fit in int32, got {vocab_size}"
             )
-        self.folder = Path(folder).expanduser()
+        self._folder = os.path.expanduser(folder) or "."
         self.vocab_size, self.vocabulary, self.memory = vocab_size, vocabulary, memory
         self.threads = processors() if threads is None else threads
         self.durable = durable
@@ -132,8 +138,8 @@ class Writer:
         self.documents = 0
         self._torn = False
         self.cursor: dict[str, Any] = {}
-        with explained(self.folder):
-            self._workshop = Workshop(self.folder, restart)
+        with explained(self._folder):
+            self._workshop = Workshop(self._folder, restart)
             try:
                 journal = self._workshop.resume(self._identity, self._bits)
                 self._spool = self._begun(*journal.get("tokens", (0, ())))
@@ -154,6 +160,11 @@ class Writer:
 
     def __exit__(self, *failure: object) -> None:
         self._workshop.close()
+
+    @property
+    def folder(self) -> Path:
+        """Of the datastore."""
+        return Path(self._folder)
 
     @property
     def tokens(self) -> int:
@@ -180,7 +191,7 @@ class Writer:
             wrong = spool.append_document(packable, self.vocab_size)
         except OSError as error:
             self._torn = True  # a part of this document may be in the file, without its end
-            raise _explanation(self.folder, error) from error
+            raise _explanation(self._folder, error) from error
         if wrong >= 0:
             raise DatastoreError(
                 f"token {wrong} of a document is {document[wrong]}, outside of the vocabulary "
@@ -195,38 +206,46 @@ class Writer:
             DatastoreError: as :meth:`add`; where an id is wrong, of those that stand before its document some may be
                 appended.
         """
+        if self._append_many(documents):
+            return
         lengths = list(map(len, documents))
-        start, all_of_them = 0, sum(lengths) + len(lengths)
+        start = 0
         while start < len(documents):
             end, size = start, self._spool.room
-            if all_of_them <= size:
-                end = len(lengths)
             while end < len(documents) and lengths[end] < size:
                 size -= lengths[end] + 1
                 end += 1
-            if end - start > 1 and self._append_many(documents[start:end], lengths[start:end]):
+            if end > start and self._append_many(documents[start:end]):
                 start = end
             else:  # long, of another kind, or wrong: one by one
                 for document in documents[start : max(end, start + 1)]:
                     self.add(document)
                 start = max(end, start + 1)
 
-    def _append_many(self, documents: Sequence[TokenArray], lengths: list[int]) -> bool:
-        """Append documents that fit in the block at hand; does nothing and returns False if one needs a closer look."""
-        flat = np.concatenate(documents)
-        if flat.dtype != np.int32 or flat.ndim != 1:
+    def _append_many(self, documents: Sequence[TokenArray]) -> bool:
+        """Append documents that fit in the room at hand; does nothing and returns False if one needs a closer look."""
+        count = len(documents)
+        lengths = np.fromiter(map(len, documents), np.int64, count)
+        size = int(lengths.sum()) + count
+        if size > self._spool.room or [d.dtype for d in documents].count(_INT32) < count:
             return False
-        self._refuse(len(flat) + len(documents))
-        # No file is written here: the block has room.
-        if self._spool.append_documents(flat, np.array(lengths, np.int64), self.vocab_size) >= 0:
+        try:  # numpy's way takes three times as long; what is joined is writable, as kernels expect
+            flat = np.frombuffer(bytearray().join(documents), np.int32)  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # one has gaps, or all are empty
             return False
-        self.documents += len(documents)
+        if len(flat) + count != size:  # more than one dimension
+            return False
+        self._refuse(size)
+        # No file is written here: there is room.
+        if self._spool.append_documents(flat, lengths, self.vocab_size) >= 0:
+            return False
+        self.documents += count
         return True
 
     def checkpoint(self, cursor: Mapping[str, Any]) -> None:
         """Remember how far the input has been read: an interrupted build goes on from here."""
         self._refuse()
-        with explained(self.folder):
+        with explained(self._folder):
             spool = self._spool
             if isinstance(spool, Sheet):
                 spool = self._to_disk(spool)
@@ -242,7 +261,7 @@ class Writer:
             DatastoreError: there is nothing to look up, or the disk is full; what was published before stays.
         """
         self._refuse()
-        with explained(self.folder):
+        with explained(self._folder):
             header = self._complete(progress, metadata)
             page, spool = encode(header), self._spool
             if isinstance(spool, Sheet):
@@ -279,7 +298,7 @@ class Writer:
         """Sort all positions, write them and the buckets, and say what is where."""
         tokens = self._spool.close()
         shelf = self._tokens_at_hand(tokens)
-        tally = self._tallied(shelf)
+        tally, room = self._tallied(shelf)
         total = int(tally.starts[-1])
         listed = listed_for(self.vocab_size, total, len(tally.present))
         sections = layout(self.vocab_size, tokens, total, listed=listed)
@@ -295,7 +314,7 @@ class Writer:
         buckets.close()
         tally.counts[tally.present] = 0
         if len(tally.counts) <= MOST_BLANK:
-            _BLANK[:] = [tally.counts]
+            _BLANK[:] = [(tally.counts, room)]
         digests = (self._spool.digest, entries.digest, buckets.digest)
         return Header(
             *(self.vocab_size, tokens, total, self.documents, places.MAX_DEPTH),
@@ -312,20 +331,20 @@ class Writer:
             return self._spool.section(section)
         return self._spool.beside(section)
 
-    def _tallied(self, shelf: places.Shelf) -> places.Tally:
-        """The entries by last token."""
-        counts, present = _blank(self.vocab_size), np.empty(self.vocab_size, np.int64)
-        found = count_entries(shelf, counts, present)
+    def _tallied(self, shelf: places.Shelf) -> tuple[places.Tally, NDArray[np.int64]]:
+        """The entries by last token; and what else goes back to :data:`_BLANK`."""
+        counts, room = _blank(self.vocab_size)
+        found = count_entries(shelf, counts, room)
         if not found:
             raise DatastoreError(
                 f"no document with two tokens or more in {self.documents}: there is nothing to look up; "
                 "check the inputs and filters"
             )
         few = found < self.vocab_size // 64  # sorting them is faster than looking for them
-        present = np.sort(present[:found]) if few else np.flatnonzero(counts)
+        present = np.sort(room[:found]) if few else np.flatnonzero(counts)
         starts = np.zeros(found + 1, np.int64)
-        np.cumsum(counts[present], out=starts[1:])
-        return places.Tally(counts, present, starts)
+        counts[present].cumsum(out=starts[1:])
+        return places.Tally(counts, present, starts), room
 
     def _tokens_at_hand(self, tokens: int) -> places.Shelf:
         """The section of tokens as kernels read it."""

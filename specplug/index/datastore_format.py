@@ -43,6 +43,8 @@ HEADER_BYTES = 4096
 SECTIONS = ("tokens", "entries", "buckets")
 _FIXED = struct.Struct("<8sII5Q")
 _SECTION = struct.Struct("<4Q")
+#: Everything up to the checksum.
+_ALL = struct.Struct("<8sII5Q12Q32s32s32s32sQ")
 _SECTIONS_AT, _DIGESTS_AT, _VOCABULARY_AT, _SIZE_AT, _CHECK_AT = 56, 152, 248, 280, 288
 _METADATA_AT = 512
 _JSON = json.JSONEncoder(sort_keys=True)
@@ -206,22 +208,19 @@ def encode(header: Header) -> bytes:
     Raises:
         DatastoreError: the metadata is too long.
     """
-    page = bytearray(HEADER_BYTES)
-    _FIXED.pack_into(
-        *(page, 0, MAGIC, header.version, header.listed, header.vocab_size, header.tokens),
-        *(header.entries, header.documents, header.depth),
-    )
-    for i, name in enumerate(SECTIONS):
-        section = header.sections[name]
-        _SECTION.pack_into(
-            page, _SECTIONS_AT + 32 * i, section.bits, section.offset, section.size, 0
-        )
-        page[_DIGESTS_AT + 32 * i : _DIGESTS_AT + 32 * (i + 1)] = section.digest
-    page[_VOCABULARY_AT : _VOCABULARY_AT + 32] = header.vocabulary.encode("ascii").ljust(32, b"\0")
-    text = _JSON.encode(dict(header.metadata)).encode()
+    # Most have none, and to ask the library takes as long as all else here.
+    text = _JSON.encode(dict(header.metadata)).encode() if header.metadata else b"{}"
     if len(text) > HEADER_BYTES - _METADATA_AT - 64:
         raise DatastoreError(f"{len(text)} bytes of metadata do not fit in the header (3520)")
-    struct.pack_into("<Q", page, _SIZE_AT, len(text))
+    sections = [header.sections[name] for name in SECTIONS]
+    page = bytearray(HEADER_BYTES)
+    _ALL.pack_into(
+        *(page, 0, MAGIC, header.version, header.listed, header.vocab_size, header.tokens),
+        *(header.entries, header.documents, header.depth),
+        *(number for section in sections for number in (*section[:3], 0)),
+        *(section.digest for section in sections),
+        *(header.vocabulary.encode("ascii"), len(text)),
+    )
     page[_METADATA_AT : _METADATA_AT + len(text)] = text
     page[_CHECK_AT : _CHECK_AT + 32] = hashlib.sha256(page).digest()
     return bytes(page)

@@ -1,7 +1,7 @@
 """Sorting all entries of a corpus at once, where they fit in memory; the order is that of :mod:`.contexts`.
 
 An entry is one number: a key in the upper bits, its position in the lower ones. Entries are dealt into buckets by the
-token before them, in one pass over the text that also makes the key, of the tokens before that. Then every run of
+two tokens before them, in a pass over the text, which also makes the keys, and one over the entries. Then every run of
 entries that agree is sorted by number, so that ties stand in the order of positions. What is left is sorted by rounds:
 the key becomes the rank of the position ``back`` tokens before, which stands for all that is compared already, so that
 each round doubles it (Manber and Myers 1993), or that and the rank further back, where both fit in a number, so that it
@@ -22,6 +22,7 @@ from specplug.kernels.datastore_layout import (
     TOKENS,
     Index,
     IntArray,
+    LongArray,
     Ordering,
     Shelf,
     Tally,
@@ -37,14 +38,21 @@ _SIGN, _GREATEST = np.uint64(1 << 63), np.int64((1 << 63) - 1)
 
 
 @lean_kernel
-def deal_entries(shelf: Shelf, tally: Tally, runs: IntArray, how: Any, keys: WordArray) -> None:
-    """Every entry into the bucket of its last token, in the order of positions. O(tokens).
+def deal_entries(
+    shelf: Shelf, tally: Tally, runs: IntArray, how: Any, keys: WordArray, spare: WordArray
+) -> None:
+    """Every entry into the bucket of its last token, in the order of the token before that, then of positions.
+
+    Two passes by counting: the entry behind one goes to the bucket of the token between them, so that whoever takes
+    entries in the order of their last tokens puts them there in the order of their second last ones. O(tokens).
 
     Args:
+        shelf: a separator stands at the end.
         runs: int32 ``[>= buckets, 2]``, filled: begin and end of each.
         how: tokens per key, bits of each, bits of a position.
         keys: uint64 ``[entries]``, filled: the numbers of the tokens before the last one, the nearest first and 0 from
             a beginning on, then the position. Tokens are numbered from 1 on, those that are a last token.
+        spare: uint64 ``[entries]``.
     """
     per_key, bits, position_bits = how
     numbers = tally.counts
@@ -52,22 +60,53 @@ def deal_entries(shelf: Shelf, tally: Tally, runs: IntArray, how: Any, keys: Wor
     for i in range(tally.present.shape[0]):
         numbers[tally.present[i]] = i + 1
         runs[i, 0] = runs[i, 1] = tally.starts[i]
-    top, step = np.uint64((per_key - 1) * bits), np.uint64(bits)
-    below = np.uint64(position_bits)
-    last, recent = np.int64(0), np.uint64(0)
+    _deal_by_last(shelf, numbers, runs, how, keys, spare)
+    top, step, below = np.uint64((per_key - 1) * bits), np.uint64(bits), np.uint64(position_bits)
+    field = (np.uint64(1) << step) - np.uint64(1)
+    mask = (np.uint64(1) << below) - np.uint64(1)
+    for i in range(tally.present.shape[0]):
+        second = np.uint64(i + 1) << top
+        for k in range(tally.starts[i], tally.starts[i + 1]):
+            key = spare[k] >> below
+            if key & field == 0:
+                continue
+            bucket = np.int64(key & field) - 1
+            place = np.int64(runs[bucket, 0])
+            keys[place] = (((key >> step) | second) << below) | ((spare[k] & mask) + np.uint64(1))
+            runs[bucket, 0] = place + 1
+    for i in range(tally.present.shape[0]):
+        runs[i, 0], runs[i, 1] = tally.starts[i], tally.starts[i + 1]
+        numbers[tally.present[i]] = tally.starts[i + 1] - tally.starts[i]
+
+
+@lean_kernel
+def _deal_by_last(
+    shelf: Shelf, numbers: LongArray, runs: IntArray, how: Any, keys: WordArray, spare: WordArray
+) -> None:
+    """Entries by last token to ``spare``, with the number of the token behind in place of the last field of a key.
+
+    That is 0 where no entry follows. Those before which a document begins go to ``keys`` too, where they come first.
+    """
+    per_key, bits, position_bits = how
+    top, step, below = np.uint64((per_key - 1) * bits), np.uint64(bits), np.uint64(position_bits)
+    last, before, recent = np.int64(0), np.int64(0), np.uint64(0)
     for position in range(shelf.meta[TOKENS]):
         token = token_of(shelf, position)
+        if before > 0:  # the position before is an entry
+            behind = np.uint64(last) if token >= 0 else np.uint64(0)
+            entry = np.uint64(position - 1)
+            place = np.int64(runs[before - 1, 1])
+            spare[place] = ((((recent >> step) << step) | behind) << below) | entry
+            runs[before - 1, 1] = place + 1
+            if recent == 0:
+                place = np.int64(runs[before - 1, 0])
+                keys[place] = entry
+                runs[before - 1, 0] = place + 1
+            recent = (recent >> step) | (np.uint64(before) << top)
         if token < 0:
-            last, recent = np.int64(0), np.uint64(0)
-            continue
-        if last > 0:
-            place = np.int64(runs[last - 1, 1])
-            keys[place] = (recent << below) | np.uint64(position)
-            runs[last - 1, 1] = place + 1
-        recent = (recent >> step) | (np.uint64(last) << top)
-        last = numbers[token]
-    for i in range(tally.present.shape[0]):
-        numbers[tally.present[i]] = tally.starts[i + 1] - tally.starts[i]
+            last, before, recent = np.int64(0), np.int64(0), np.uint64(0)
+        else:
+            before, last = last, numbers[token]
 
 
 @inlined_kernel
@@ -219,52 +258,59 @@ def sort_runs(
     Args:
         runs: int32 ``[>= count, 2]``, ascending: begin and end of runs, each in the order of positions.
         how: bits of a position; the bits of a key that are all 0 where it holds all that there is, or 0 in the last
-            round, of which no ranks are needed; entries before the first of ``order``.
+            round, of which no ranks are needed; entries before the first of ``order``; the bit from which on the keys
+            of a run are in order already, or 0.
         ranks: int32 ``[tokens]``, by position; 0 where a document begins.
         left: int32 ``[entries / 2 + 1, 2]``, filled with the runs that agree in their keys and have more to compare.
 
     Returns:
         How many those are.
     """
-    position_bits, more, before = how
+    position_bits, more, before, sorted_above = how
     keys = order.keys
-    below = np.uint64(position_bits)
+    below, above = np.uint64(position_bits), np.uint64(sorted_above)
     mask = (np.uint64(1) << below) - np.uint64(1)
     found = np.int64(0)
     for run in range(count):
-        start, end = np.int64(runs[run, 0]), np.int64(runs[run, 1])
-        first = keys[start]
-        differing, falling = np.uint64(0), np.int64(0)
-        for i in range(start + 1, end):
-            differing |= keys[i] ^ first
-            falling |= np.int64(keys[i - 1] > keys[i])
-        differing = (differing >> below) << below
-        if more == 0:
+        end, bound = np.int64(runs[run, 0]), np.int64(runs[run, 1])
+        while end < bound:
+            start, end = end, bound
+            first = keys[start]
+            if sorted_above:
+                end = start + 1
+                while end < bound and (keys[end] ^ first) >> above == 0:
+                    end += 1
+            differing, falling = np.uint64(0), np.int64(0)
+            for i in range(start + 1, end):
+                differing |= keys[i] ^ first
+                falling |= np.int64(keys[i - 1] > keys[i])
+            differing = (differing >> below) << below
+            if more == 0:
+                if falling:
+                    _sort_run(order, start, end, differing, below)
+                continue
+            if differing == 0 and first & more != 0 and end - start > 1:
+                # Text that repeats for long: in the order of positions already, and ranked but for the first time.
+                left[found, 0], left[found, 1] = start, end
+                found += 1
+                if ranks[np.int64(first & mask)] != before + start + 1:
+                    for i in range(start, end):
+                        ranks[np.int64(keys[i] & mask)] = before + start + 1
+                continue
             if falling:
                 _sort_run(order, start, end, differing, below)
-            continue
-        if differing == 0 and first & more != 0 and end - start > 1:
-            # Text that repeats for long: in the order of positions already, and ranked but for the first time.
-            left[found, 0], left[found, 1] = start, end
-            found += 1
-            if ranks[np.int64(first & mask)] != before + start + 1:
-                for i in range(start, end):
-                    ranks[np.int64(keys[i] & mask)] = before + start + 1
-            continue
-        if falling:
-            _sort_run(order, start, end, differing, below)
-        begin: Any = start
-        last = keys[start]
-        ranks[np.int64(last & mask)] = before + start + 1
-        for i in range(start + 1, end):
-            # Again without branches: what is written for one that is alone is written over.
-            key = keys[i]
-            again = np.int64((key ^ last) >> below == 0) & np.int64(key & more != 0)
-            found += again & np.int64(i == begin + 1)
-            begin = begin if again else i
-            left[found - again, 0], left[found - again, 1] = begin, i + 1
-            ranks[np.int64(key & mask)] = before + begin + 1
-            last = key
+            begin: Any = start
+            last = keys[start]
+            ranks[np.int64(last & mask)] = before + start + 1
+            for i in range(start + 1, end):
+                # Again without branches: what is written for one that is alone is written over.
+                key = keys[i]
+                again = np.int64((key ^ last) >> below == 0) & np.int64(key & more != 0)
+                found += again & np.int64(i == begin + 1)
+                begin = begin if again else i
+                left[found - again, 0], left[found - again, 1] = begin, i + 1
+                ranks[np.int64(key & mask)] = before + begin + 1
+                last = key
     return found
 
 
@@ -300,16 +346,17 @@ def order_entries(
         how: tokens per key; bits of a number of a token, of a position, of a rank.
     """
     per_key, bits, position_bits, rank_bits = how
-    deal_entries(shelf, tally, runs, (per_key, bits, position_bits), order.keys)
+    deal_entries(shelf, tally, runs, (per_key, bits, position_bits), order.keys, order.spare)
     ranks[: shelf.meta[TOKENS]] = 0
     count: Any = tally.present.shape[0]
     compared, depth, width = 1 + per_key, shelf.meta[DEPTH], bits
+    above = position_bits + (per_key - 1) * bits
     while True:
         more = bits_above(width, position_bits) if compared < depth else np.uint64(0)
-        count = sort_runs(order, runs, count, (position_bits, more, 0), ranks, left)
+        count = sort_runs(order, runs, count, (position_bits, more, 0, above), ranks, left)
         if count == 0:
             return
         back, further = round_after(compared, depth, position_bits, rank_bits)
         rank_keys(order, left, count, ranks, (position_bits, back, further, rank_bits))
-        compared, width = compared + max(back, further), rank_bits
+        compared, width, above = compared + max(back, further), rank_bits, 0
         runs, left = left, runs

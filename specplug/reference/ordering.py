@@ -9,8 +9,8 @@ from specplug.reference.contexts import token_of
 from specplug.reference.corpus import context_of, entries
 
 
-def deal_entries(shelf: Any, tally: Any, runs: Any, how: Any, keys: Any) -> None:
-    """Every entry into the bucket of its last token, in the order of positions; ``runs`` are the buckets."""
+def deal_entries(shelf: Any, tally: Any, runs: Any, how: Any, keys: Any, spare: Any) -> None:
+    """Every entry into the bucket of its last token, by the one before, then by position; ``runs`` are the buckets."""
     per_key, bits, position_bits = how
     numbers = {int(token): i + 1 for i, token in enumerate(tally.present)}
     buckets: list[list[int]] = [[] for _ in numbers]
@@ -23,6 +23,7 @@ def deal_entries(shelf: Any, tally: Any, runs: Any, how: Any, keys: Any) -> None
         buckets[last - 1].append(key << position_bits | position)
     place = 0
     for i, bucket in enumerate(buckets):
+        bucket.sort(key=lambda key: key >> position_bits + (per_key - 1) * bits)
         runs[i] = place, place + len(bucket)
         keys[place : place + len(bucket)] = bucket
         place += len(bucket)
@@ -43,7 +44,7 @@ def rank_keys(order: Any, runs: Any, count: int, ranks: Any, how: Any) -> None:
 
 def sort_runs(order: Any, runs: Any, count: int, how: Any, ranks: Any, left: Any) -> int:
     """Sort every run by its keys and rank its entries; fills ``left`` with what agrees and has more to compare."""
-    position_bits, more, before = how
+    position_bits, more, before, _ = how
     found = 0
     for start, end in runs[:count].tolist():
         numbers = sorted(int(key) for key in order.keys[start:end])

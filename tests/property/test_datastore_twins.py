@@ -125,17 +125,18 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int, two: bool) -> 
     for module in (ordering_kernels, ordering_reference):
         keys = np.zeros(size, np.uint64)
         runs = np.zeros((size + VOCAB, 2), np.int32)
-        module.deal_entries(shelf, tally, runs, (per_key, bits, below), keys)
+        module.deal_entries(shelf, tally, runs, (per_key, bits, below), keys, keys.copy())
         order = layout.Ordering(keys, keys.copy(), np.zeros(COUNTS, np.int64))
         lives.append([module, order, np.zeros(tokens, np.int32), runs, len(tally.present)])
     assert tally.counts.tolist() == before
     assert lives[0][3].tolist() == lives[1][3].tolist()
     more, compared = np.uint64(3 << below), 1 + per_key
+    above = below + (per_key - 1) * bits
     while True:
         for life in lives:
             module, order, ranks, runs, count = life
             left = np.zeros((size // 2 + 1, 2), np.int32)
-            life[4] = module.sort_runs(order, runs, count, (below, more, 0), ranks, left)
+            life[4] = module.sort_runs(order, runs, count, (below, more, 0, above), ranks, left)
             life[3] = left
         assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist(), compared
         assert lives[0][2].tolist() == lives[1][2].tolist(), compared
@@ -149,7 +150,7 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int, two: bool) -> 
         for module, order, ranks, runs, count in lives:
             module.rank_keys(order, runs, count, ranks, (below, back, further, below))
         assert lives[0][1].keys.tolist() == lives[1][1].keys.tolist(), compared
-        compared += max(back, further)
+        compared, above = compared + max(back, further), 0
         assert ordering_kernels.bits_above(9, below) == ordering_reference.bits_above(9, below)
         more = np.uint64(ordering_kernels.bits_above(below, below) if compared < depth else 0)
     ref = sorted(lists.entries(shelf), key=lambda p: (lists.context_of(shelf, p), p))
@@ -175,7 +176,7 @@ def test_runs_of_any_length_are_sorted(size: int, distinct: int) -> None:
         keys.astype(np.uint64), np.zeros(size + 2, np.uint64), np.zeros(COUNTS, np.int64)
     )
     left = np.zeros((size // 2 + 2, 2), np.int32)
-    how = (below, ~np.uint64((1 << below) - 1), 0)
+    how = (below, ~np.uint64((1 << below) - 1), 0, 0)
     runs, ranks = np.array([[1, size + 1]], np.int32), np.zeros(size + 2, np.int32)
     ordering_kernels.sort_runs(order, runs, 1, how, ranks, left)
     assert order.keys.tolist() == [99, *sorted(keys[1:-1].astype(np.uint64).tolist()), 7]
