@@ -134,7 +134,6 @@ HYPER = (
     *_other("candidates kept", _LAYOUT, "KEEP", "16", "8", "32"),
     *_other("candidates that are enough", _LAYOUT, "ENOUGH", "12", "6", "24"),
     *_other("longest match", _LAYOUT, "MAX_MATCH", "32", "16"),
-    *_other("longest match past an edit", _LAYOUT, "MAX_EDIT", "8", "4", "16"),
     *_other("step size", _LEARNING, "STEP_SIZE", "0.02", "0.01", "0.04"),
     *_other("updates until it shrinks", _LEARNING, "STEP_DECAY", "1000.0", "500.0", "2000.0"),
     *_other("its floor", _LEARNING, "STEP_FLOOR", "0.2", "0.1", "0.4"),

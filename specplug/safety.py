@@ -11,7 +11,15 @@ import numpy as np
 
 from specplug.errors import InvalidRequestError
 from specplug.stats import SessionStats
-from specplug.types import SEPARATOR, TOKEN_DTYPE, Context, DraftBuffers, TokenArray
+from specplug.types import (
+    ROOT,
+    SEPARATOR,
+    TOKEN_DTYPE,
+    Context,
+    DraftBuffers,
+    IntArray,
+    TokenArray,
+)
 
 #: Up to so many different stop tokens are looked for one by one.
 _FEW_STOPS = 8
@@ -68,7 +76,8 @@ class Safety:
         ceilings: Sequence[int],
         stops: Sequence[frozenset[int]],
     ) -> list[list[int]]:
-        """Cut every draft to its ceiling, before an id outside the vocabulary, and after a stop token.
+        """Cut every draft to its ceiling, before an id outside the vocabulary or a node of a tree that hangs on none
+        before it, and after a stop token.
 
         Cutting a row to its first nodes leaves a valid tree, since parents stand before their children.
 
@@ -90,10 +99,9 @@ class Safety:
             tokens = drafts[row]
             if not tokens:
                 continue
-            length = len(tokens)
-            if min(tokens) < 0 or max(tokens) >= self._vocabulary:
+            length = self._sound(tokens, out.parents, row)
+            if length < len(tokens):
                 self._stats.clipped += 1
-                length = next(i for i, t in enumerate(tokens) if not 0 <= t < self._vocabulary)
             if stops[row] and not stops[row].isdisjoint(tokens):
                 length = _until_stop(out, row, tokens[:length], stops[row])
             if length < len(tokens):
@@ -101,8 +109,19 @@ class Safety:
                 del tokens[length:]
         return drafts
 
+    def _sound(self, tokens: list[int], parents: IntArray | None, row: int) -> int:
+        """How many tokens come before the first that is foreign, or hangs on none of those before it."""
+        length = len(tokens)
+        if min(tokens) < 0 or max(tokens) >= self._vocabulary:
+            length = next(i for i, t in enumerate(tokens) if not 0 <= t < self._vocabulary)
+        if parents is not None:
+            for node, parent in enumerate(parents[row, :length].tolist()):
+                if not ROOT <= parent < node:
+                    return node
+        return length
+
     def _suspects(self, out: DraftBuffers, stops: Sequence[frozenset[int]]) -> list[int]:
-        """Rows with an id outside the vocabulary or a stop token of any row, also behind the draft."""
+        """Rows with an id outside the vocabulary, a stop token of any row or an orphan, also behind the draft."""
         # As unsigned numbers negative ids are large ones.
         found = out.tokens.view(np.uint32) >= self._vocabulary
         ends = frozenset().union(*set(stops))
@@ -111,6 +130,8 @@ class Safety:
                 found |= out.tokens == end
         else:
             found |= np.isin(out.tokens, np.fromiter(ends, TOKEN_DTYPE, len(ends)))
+        if out.parents is not None:
+            found |= (out.parents < ROOT) | (out.parents >= np.arange(out.parents.shape[1]))
         rows: list[int] = np.flatnonzero(found.any(axis=1)).tolist()
         return rows
 

@@ -83,5 +83,6 @@ class BatchSizeTable:
 
 def _ask_if_observing(kind: type[FixedLength] | type[BatchSizeTable]) -> None:
     """A kind of controller with an ``observe`` of its own wants to be told, unless it says otherwise."""
-    if "observe" in vars(kind) and "learns" not in vars(kind):
+    said = next(base for base in kind.__mro__ if "learns" in vars(base))
+    if kind.observe is not vars(said).get("observe", kind.observe):
         kind.learns = True

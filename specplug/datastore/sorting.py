@@ -36,9 +36,9 @@ How = tuple[int, int, int, int]
 #: ``map``, or that of several threads.
 Each = Callable[..., Iterable[Any]]
 
-#: Bytes per entry that sorting needs: in ranges, and all at once (two numbers, two lists of runs, a rank).
+#: Bytes per entry that sorting needs: in ranges, and all at once (two numbers, two lists of runs); and per token (a rank).
 SORT_BYTES = 33 + 8
-WHOLE_BYTES = 16 + 8 + 4
+WHOLE_BYTES, RANK_BYTES = 16 + 8 + 4, 4
 #: Entries that are worth a thread.
 WORTH = 1 << 17
 
@@ -63,9 +63,9 @@ def sorted_entries(
     total = int(tally.starts[-1])
     tokens = int(shelf.meta[places.TOKENS])
     threads = max(1, min(threads, total // WORTH))
-    at_once = total * WHOLE_BYTES <= memory and tokens < 1 << 31
+    at_once = total * WHOLE_BYTES + tokens * RANK_BYTES <= memory and tokens < 1 << 31
     if at_once and threads == 1:
-        room = _room_for(tokens)
+        room = _room_for(total, tokens)
         yield _sorted_at_once(shelf, tally, room)
         if len(room.ranks) == KEPT:
             _KEPT[:] = [room]
@@ -87,7 +87,7 @@ def sorted_entries(
 
 
 class _Room(NamedTuple):
-    """What sorting at once needs: 28 bytes per entry.
+    """What sorting at once needs: 28 bytes per entry, 4 per token.
 
     Attributes:
         runs, left: int32 ``[n, 2]``, what is to be sorted, and what is left of it.
@@ -105,19 +105,19 @@ KEPT = 1 << 16
 _KEPT: list[_Room] = []
 
 
-def _room_for(tokens: int) -> _Room:
+def _room_for(entries: int, tokens: int) -> _Room:
     """Room; whoever gets it has it alone. Nothing is known of what is in it."""
-    size = max(tokens, KEPT)
-    if size == KEPT:
+    size = max(entries, KEPT)
+    if tokens <= KEPT:
         try:
             return _KEPT.pop()
         except IndexError:
             pass
     keys, spare = np.empty(size, np.uint64), np.empty(size, np.uint64)
     order = places.Ordering(keys, spare, np.zeros(COUNTS, np.int64))
-    # There are no more buckets than tokens.
+    # There are no more buckets than entries.
     runs, left = np.empty((size, 2), np.int32), np.empty((size // 2 + 1, 2), np.int32)
-    return _Room(order, runs, left, np.empty(size, np.int32))
+    return _Room(order, runs, left, np.empty(max(tokens, KEPT), np.int32))
 
 
 def ranges(counts: Entries, most: int) -> Iterator[tuple[int, int]]:

@@ -38,9 +38,8 @@ class PackedSpool:
         self._written, self._pending = count, 0
         # Not zeros: what is packed overwrites what was there.
         self._words = np.empty(BLOCK * bits // 64, np.uint64)
-        self._digest = self._closed = (
-            hashlib.sha256()
-        )  # of whole words; with the end that is padded
+        # Of whole words; and with the end that is padded.
+        self._digest = self._closed = hashlib.sha256()
         if count:
             self._read_again(count * bits // 8)
         self.append(np.array(rest, np.int64))
@@ -113,6 +112,11 @@ class PackedSpool:
     def beside(self, section: Section) -> PackedSpool:
         """Another section of the same file."""
         return PackedSpool(self._file, section.offset, section.bits)
+
+    def cut(self) -> None:
+        """Let nothing stand behind this section, which is closed: what a publication that failed has left there."""
+        self._file.flush()
+        self._file.truncate(self._offset + packed_bytes(self.count, self._bits))
 
     def put_header(self, page: bytes) -> None:
         """Write what the file begins with."""

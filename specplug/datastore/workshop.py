@@ -61,10 +61,10 @@ class Workshop:
             if restart:  # not the folder, in which the lock may be
                 for left in (self.place / JOURNAL, self.place / FILE, self.folder / _FRESH):
                     left.unlink(missing_ok=True)
+            self._left = self._is_there(WORKSHOP)
         except BaseException:
             self.close()
             raise
-        self._left = self._is_there(WORKSHOP)
 
     def close(self) -> None:
         """Give up the file, if it is not published, and the right to construct it."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from specplug.datastore.sheet import Sheet, SheetSection
 from specplug.datastore.sorting import processors, sorted_entries
-from specplug.datastore.spool import PackedSpool
+from specplug.datastore.spool import BLOCK, PackedSpool
 from specplug.datastore.workshop import WORKSHOP, Workshop
 from specplug.errors import DatastoreError
 from specplug.index.datastore_format import (
@@ -211,7 +211,7 @@ class Writer:
         lengths = list(map(len, documents))
         start = 0
         while start < len(documents):
-            end, size = start, self._spool.room
+            end, size = start, min(BLOCK, self._spool.room)
             while end < len(documents) and lengths[end] < size:
                 size -= lengths[end] + 1
                 end += 1
@@ -227,7 +227,7 @@ class Writer:
         count = len(documents)
         lengths = np.fromiter(map(len, documents), np.int64, count)
         size = int(lengths.sum()) + count
-        if size > self._spool.room or [d.dtype for d in documents].count(_INT32) < count:
+        if size > min(BLOCK, self._spool.room) or [d.dtype for d in documents].count(_INT32) < count:
             return False
         try:  # numpy's way takes three times as long; what is joined is writable, as kernels expect
             flat = np.frombuffer(bytearray().join(documents), np.int32)  # type: ignore[arg-type]
@@ -297,6 +297,8 @@ class Writer:
     def _complete(self, progress: Progress, metadata: Mapping[str, Any]) -> Header:
         """Sort all positions, write them and the buckets, and say what is where."""
         tokens = self._spool.close()
+        if isinstance(self._spool, PackedSpool):
+            self._spool.cut()
         shelf = self._tokens_at_hand(tokens)
         tally, room = self._tallied(shelf)
         total = int(tally.starts[-1])

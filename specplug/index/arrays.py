@@ -68,6 +68,8 @@ def new_slots(context: Context) -> layout.Slots:
     numbers[:, layout.N_INDEXED] = 1
     numbers[:, layout.N_DRAFTED] = -1
     numbers[:, layout.N_PENDING] = -1
+    recent = _zeros((context.max_requests, layout.RECENT_ROWS, 2), np.int32)
+    recent[..., 0] = layout.SEPARATOR
     return layout.Slots(
         _zeros(pages * layout.PAGE, np.int32, 4 * TOUCHED_TOKENS),
         _zeros(
@@ -82,7 +84,7 @@ def new_slots(context: Context) -> layout.Slots:
         numbers,
         np.arange(pages, dtype=np.int32)[::-1].copy(),
         np.array([pages], np.int64),
-        _zeros((context.max_requests, layout.RECENT_ROWS, 2), np.int32),
+        recent,
         np.zeros(context.max_requests + 1, np.int32),
     )
 

@@ -11,7 +11,10 @@ from specplug.kernels import layout
 
 def broken_invariant(state: layout.State) -> str:
     """ "" if all invariants hold, else a sentence naming the first broken one. Cost: the whole state is read."""
-    return _pages(state.slots) or _links(state.slots) or _store(state.store) or _model(state.model)
+    slots = state.slots
+    return (
+        _pages(slots) or _links(slots) or _recent(slots) or _store(state.store) or _model(state.model)
+    )
 
 
 def state_digest(state: layout.State) -> bytes:
@@ -48,6 +51,23 @@ def _pages(slots: layout.Slots) -> str:
         return f"page {min(both)} is free and belongs to slot {owners[min(both)]}"
     if len(owners) + len(free) != len(slots.free):
         return f"{len(slots.free) - len(owners) - len(free)} pages are neither free nor in use"
+    return ""
+
+
+def _recent(slots: layout.Slots) -> str:
+    for slot in range(len(slots.numbers)):
+        known = int(slots.numbers[slot, layout.N_INDEXED]) - 1
+        pages = _assigned(slots, slot)
+        tokens = slots.tokens.reshape(-1, layout.PAGE)[pages].reshape(-1)[:known]
+        rows = slots.recent[slot]
+        rows = rows[rows[:, 0] >= 0] if known > 0 else rows[:0]
+        latest = dict(zip(tokens.tolist(), range(len(tokens)), strict=True))
+        for token, place in rows.tolist():
+            if latest.get(token) != place:
+                return (
+                    f"slot {slot}: token {token} stands last at {latest.get(token)}, but at {place} according to the "
+                    "table of last places"
+                )
     return ""
 
 

@@ -98,6 +98,9 @@ RECENCY_ROWS = 256
 #: Tokens of a stream whose last place is kept, by hash; a power of two.
 RECENT_ROWS = 1 << 11
 
+#: Hit rates of sources and match lengths, and of their cells, are kept this far from 0 and 1.
+RAREST = 1e-4
+
 #: Models kept at once: one for all requests, the others for prompt templates that recur.
 N_MODELS = 24
 

@@ -48,6 +48,7 @@ from specplug.kernels.layout import (
     PAGE_BITS,
     PARENT,
     POSITION,
+    RAREST,
     SOURCE,
     TOKEN,
     FloatArray,
@@ -110,8 +111,11 @@ def _learn_tokens(state: State, where: Index, which: Index, depth: Index, true: 
 
 @inlined_kernel
 def _weigh_parent(parent: FloatArray) -> None:
-    """The hit rate of a source and match length, and the odds against a hit."""
-    parent[2] = parent[0] / parent[1]
+    """The hit rate of a source and match length, and the odds against a hit; both keep away from 0.
+
+    Halved again and again, the misses of a text that only repeats itself are lost in rounding.
+    """
+    parent[2] = min(1.0 - RAREST, max(RAREST, parent[0] / parent[1]))
     parent[3] = (1.0 - parent[2]) / parent[2]
 
 

@@ -141,7 +141,7 @@ def _agree_in_store(state: State, here: Index, there: Index, place: Index, low: 
 
 @lean_kernel
 def _edit_in_stream(state: State, slot: Index, here: Index, there: Index) -> Index:
-    """Longest agreement (at most MAX_EDIT) before ``here`` and ``there``, past one edited token at them."""
+    """Longest agreement (at most LANES) before ``here`` and ``there``, past one edited token at them."""
     best: Index = _agree_in_stream(state, slot, here - 1, there - 1)  # substituted
     best = max(best, _agree_in_stream(state, slot, here, there - 1))  # inserted in the context
     return max(best, _agree_in_stream(state, slot, here - 1, there))  # deleted from it

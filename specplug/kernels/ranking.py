@@ -50,6 +50,7 @@ from specplug.kernels.layout import (
     OUTPUT,
     PARENT,
     PROMPT,
+    RAREST,
     SOURCE,
     STORE,
     TABLE_ROWS,
@@ -136,6 +137,13 @@ def _gather_token(state: State, slot: Index, start: Index, count: Index, c: Long
 
 
 @inlined_kernel
+def _bounded_odds(cell: CountArray, hopes: float, doubts: float) -> Any:
+    """Odds of a cell with what it is shrunk by, no further from 1 than those of its parent can be."""
+    odds = (cell[0] + hopes) / (cell[1] - np.float64(cell[0]) + doubts)
+    return min(1.0 / RAREST, max(RAREST, odds))
+
+
+@inlined_kernel
 def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: Index) -> Index:
     """Sum up the candidates per distinct token, into the log's rows from ``start`` on; returns how many tokens."""
     which, where = state.slots.numbers[slot, N_MODEL], state.slots.numbers[slot, N_LOG]
@@ -159,8 +167,8 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
         source = np.uint64(c[SOURCE])
         best[source] = max(best[source], rate)
         best[V_LENGTH] = max(best[V_LENGTH], c[LENGTH])
-        best[V_NEAR] = max(best[V_NEAR], (near[0] + hopes) / (near[1] - near[0] + doubts) * against)
-        best[V_AGE] = max(best[V_AGE], (age[0] + hopes) / (age[1] - age[0] + doubts) * against)
+        best[V_NEAR] = max(best[V_NEAR], _bounded_odds(near, hopes, doubts) * against)
+        best[V_AGE] = max(best[V_AGE], _bounded_odds(age, hopes, doubts) * against)
         best[V_COUNT] += 1.0
     return found
 
@@ -169,7 +177,7 @@ def _pool_votes(state: State, slot: Index, depth: Index, count: Index, start: In
 def _divide(scratch: Any, at: Index, cell: CountArray, strength: float, prior: float) -> None:
     """Odds of a cell that is shrunk to ``prior``."""
     scratch.above[at] = cell[0] + strength * prior
-    scratch.below[at] = cell[1] - cell[0] + strength * (1.0 - prior)
+    scratch.below[at] = cell[1] - np.float64(cell[0]) + strength * (1.0 - prior)
 
 
 @inlined_kernel

@@ -1,6 +1,6 @@
 """Slow twin of :mod:`specplug.kernels.quick`: the rules of its logarithm and its exponential.
 
-Error below 2e-6 of the logarithm, absolute, and 1e-7 of the exponential, relative. Unlike those of the system's
+Error below 2e-6 of the logarithm, absolute, and 1.5e-7 of the exponential, relative. Unlike those of the system's
 library, which differ in the last bits from one to the next, they consist of additions and multiplications: a polynomial
 within an octave (least greatest error; that of the logarithm is exact at both ends), and the number of octaves.
 """

@@ -76,8 +76,7 @@ def class_rate(state: SuffixState, which: int, source: int, length: int, kind: i
     """Hit rate of a class of candidates, shrunk towards that of its source and length."""
     model = state.models[which]
     parent = source * LENGTH_BINS + _length_bin(length)
-    hits, trials = model.parents[parent]
-    rate = _rate(model.cells[0], parent * 9 + kind, 4.0, float(hits / trials))
+    rate = _rate(model.cells[0], parent * 9 + kind, 4.0, _parent_rate(model, parent))
     return min(0.995, max(0.005, rate))
 
 
@@ -93,6 +92,15 @@ def _rate(table: Table, row: int, strength: float, prior: float) -> float:
 def _odds(table: Table, row: int, strength: float, prior: float) -> float:
     hits, trials = table[row].tolist()
     return float((hits + strength * prior) / (trials - hits + strength * (1.0 - prior)))
+
+
+def _parent_rate(model: Model, parent: int) -> float:
+    hits, trials = model.parents[parent].tolist()
+    return float(min(1.0 - 1e-4, max(1e-4, hits / trials)))
+
+
+def _bounded_odds(table: Table, row: int, prior: float) -> float:
+    return min(1e4, max(1e-4, _odds(table, row, 4.0, prior)))
 
 
 def _hash_row(token: int, length: int, model: int) -> int:
@@ -124,13 +132,12 @@ def _features(
     best = [0.0, 0.0, 0.0]
     near = age = 0.0
     for c in group:
-        hits, trials = model.parents[c.parent]
-        prior = float(hits / trials)
+        prior = _parent_rate(model, c.parent)
         against = (1.0 - prior) / prior
         reliability = _rate(model.cells[0], c.cells[0], 4.0, prior)
         best[c.source] = max(best[c.source], min(0.995, max(0.005, reliability)))
-        near = max(near, _odds(model.cells[1], c.cells[1], 4.0, prior) * against)
-        age = max(age, _odds(model.cells[2], c.cells[2], 4.0, prior) * against)
+        near = max(near, _bounded_odds(model.cells[1], c.cells[1], prior) * against)
+        age = max(age, _bounded_odds(model.cells[2], c.cells[2], prior) * against)
     length = max(c.length for c in group)
     first = max(best)
     second = min(max(best[0], best[1]), best[2])

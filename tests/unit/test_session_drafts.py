@@ -271,6 +271,26 @@ def test_nothing_is_drafted_after_a_stop_token_of_a_tree(
     assert draft_of(session.step(["a"], [tokens(1)])) == TREE[0][:kept]
 
 
+@pytest.mark.parametrize("rows", [1, 12], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("parents", "kept"),
+    [([3] * 6, 0), ([-1, -2, 0, 1, 1, 2], 1), ([-1, 0, 2, 0, 1, 2], 2), ([-1, 0, 0, 0, 0, 99], 5)],
+)
+def test_a_tree_ends_before_a_node_that_hangs_on_none_before_it(
+    parents: list[int], kept: int, rows: int, tree_proposer: Any
+) -> None:
+    """It ended the step of all requests with an IndexError, where there was a stop token or something was emitted."""
+    context = Context(vocab_size=100, max_length=50, max_draft=6, max_requests=rows)
+    session = Session(tree_proposer, context, on_fault="raise")
+    tree_proposer.draft, tree_proposer.parents = TREE[0], parents
+    session.begin(Request("0", 1, frozenset({10})), tokens(1))
+    names = [str(row) for row in range(rows)]
+    out = session.step(names, [tokens(1)] * rows)
+    assert out.lengths.tolist() == [min(kept, 1), *[kept] * (rows - 1)]
+    assert session.stats.clipped == rows
+    session.step(names, [tokens(1, 10, 20, 31, 5)] * rows)
+
+
 def test_a_tree_waits_for_a_preempted_request(tree_proposer: Any) -> None:
     context = Context(vocab_size=100, max_length=50, max_draft=6, max_requests=2)
     session = Session(tree_proposer, context, on_fault="raise")

@@ -160,5 +160,16 @@ def test_a_controller_made_of_a_constant_one_is_told_what_it_asks_for(base: Any)
         def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
             told.extend(accepted.tolist())
 
-    two_steps(session(Counting({1: 2}) if base is BatchSizeTable else Counting(2)))
-    assert told == [0]
+    class Mixin:
+        def observe(self, slots: IntArray, drafted: IntArray, accepted: IntArray) -> None:
+            told.extend(accepted.tolist())
+
+    class Mixed(Mixin, base):  # type: ignore[misc]
+        pass
+
+    class Deaf(Counting):
+        learns = False
+
+    for number, (kind, expected) in enumerate([(Counting, 1), (Mixed, 2), (Deaf, 2)]):
+        two_steps(session(kind({1: 2}) if base is BatchSizeTable else kind(2)))
+        assert told == [0] * expected, number

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specplug.datastore import sheet, sorting
+from specplug.datastore import sheet, sorting, workshop
 from specplug.datastore.writer import Writer
+from specplug.errors import DatastoreError
 from specplug.index.datastore import FILE, Datastore
 from specplug.types import TokenArray
 
@@ -66,17 +67,48 @@ def test_two_builds_at_once_do_not_share_memory(tmp_path: Path) -> None:
         assert store.tokens().tolist() == [*text(seed, 300), -1]
 
 
-def test_documents_that_come_after_a_failure_to_publish_are_in_the_file(tmp_path: Path) -> None:
-    """Entries stood where they go."""
-    with Writer(tmp_path, 1000) as one:
-        one.add(array(0, 301))
+def test_a_build_within_another_has_its_own_room_to_sort(tmp_path: Path) -> None:
+    alone = [made(tmp_path / str(seed), [array(seed, 300)], 1 << 30) for seed in range(2)]
+
+    def build_another(what: str, done: int, total: int) -> None:
+        assert made(tmp_path / "inner", [array(1, 300)], 1 << 30) == alone[1]
+
+    with Writer(tmp_path / "outer", 1000) as one:
+        one.add(array(0, 300))
+        one.publish({}, build_another)
+    assert (tmp_path / "outer" / FILE).read_bytes() == alone[0]
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 30])
+def test_documents_that_come_after_a_failure_to_publish_are_in_the_file(
+    tmp_path: Path, memory: int
+) -> None:
+    """Entries stood where they go, and must not be left in what pads the sections."""
+    documents = [array(0, 301), array(1, 303)]
+    with Writer(tmp_path / "late", 1000, memory=memory) as one:
+        one.add(documents[0])
         with pytest.raises(TypeError):
             one.publish({"not": object()})
-        one.add(array(1, 303))
+        one.add(documents[1])
         one.publish({})
-    store = Datastore(tmp_path)
-    store.verify()
-    assert store.tokens().tolist() == [*text(0, 301), -1, *text(1, 303), -1]
+    found = (tmp_path / "late" / FILE).read_bytes()
+    assert found == made(tmp_path / "clean", documents, memory)
+    assert Datastore(tmp_path / "late").tokens().tolist() == [*text(0, 301), -1, *text(1, 303), -1]
+
+
+def test_a_folder_that_cannot_be_searched_is_not_held_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later builds in the same process were told that another process was at it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop.Workshop, "_is_there", refuse)
+        with pytest.raises(DatastoreError, match="Permission denied"):
+            Writer(tmp_path, 1000)
+    made(tmp_path, [array(0, 300)], 1 << 30)
 
 
 @pytest.mark.compiled

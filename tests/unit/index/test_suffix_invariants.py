@@ -79,6 +79,10 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
         lambda s: _set(s.slots.heads, (page(s, 0, 1), 2, 3), 100),
         "slot 0: a bucket points to 100, but 100 positions are linked",
     ),
+    "last place of a token": (
+        lambda s: _set(s.slots.recent[0, :, 1], s.slots.recent[0, :, 0] == 5, 7),
+        "slot 0: token 5 stands last at 5, but at 7 according to the table of last places",
+    ),
     "store off its blocks": (
         lambda s: _set(s.store.numbers, layout.S_END, s.store.numbers[layout.S_END] + 3),
         "the store ends at 99, which is no multiple of 16",
