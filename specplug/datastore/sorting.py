@@ -36,7 +36,7 @@ How = tuple[int, int, int, int]
 #: ``map``, or that of several threads.
 Each = Callable[..., Iterable[Any]]
 
-#: Bytes per entry that sorting needs: in ranges, and all at once (two numbers, two lists of runs); and per token (a rank).
+#: Bytes per entry that sorting needs: in ranges, and all at once (two numbers, two lists of runs); per token (a rank).
 SORT_BYTES = 33 + 8
 WHOLE_BYTES, RANK_BYTES = 16 + 8 + 4, 4
 #: Entries that are worth a thread.

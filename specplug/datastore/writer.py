@@ -227,7 +227,10 @@ class Writer:
         count = len(documents)
         lengths = np.fromiter(map(len, documents), np.int64, count)
         size = int(lengths.sum()) + count
-        if size > min(BLOCK, self._spool.room) or [d.dtype for d in documents].count(_INT32) < count:
+        if (
+            size > min(BLOCK, self._spool.room)
+            or [d.dtype for d in documents].count(_INT32) < count
+        ):
             return False
         try:  # numpy's way takes three times as long; what is joined is writable, as kernels expect
             flat = np.frombuffer(bytearray().join(documents), np.int32)  # type: ignore[arg-type]

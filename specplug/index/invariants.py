@@ -13,7 +13,11 @@ def broken_invariant(state: layout.State) -> str:
     """ "" if all invariants hold, else a sentence naming the first broken one. Cost: the whole state is read."""
     slots = state.slots
     return (
-        _pages(slots) or _links(slots) or _recent(slots) or _store(state.store) or _model(state.model)
+        _pages(slots)
+        or _links(slots)
+        or _recent(slots)
+        or _store(state.store)
+        or _model(state.model)
     )
 
 

@@ -3,9 +3,9 @@
 Each probability that a token is right, if all before it are, gets its odds multiplied by what has been observed: odds
 of being right over odds expected, of all tokens whose estimate of survival was about as large (per model), and of this
 request so far; both begin as if a few tokens had come just as expected. A token counts only where all before it were
-right and the target said something there, so that nothing depends on where drafts were cut after they were made. It counts as often as
-drafted tokens hang on it, itself included: the first token of a long draft, copied from the wrong place, spoils as
-many estimates. What is drafted does not depend on the correction: only the estimates of chains do.
+right and the target said something there, so that nothing depends on where drafts were cut after they were made. It
+counts as often as drafted tokens hang on it, itself included: the first token of a long draft, copied from the wrong
+place, spoils as many estimates. What is drafted does not depend on the correction: only the estimates of chains do.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from specplug.reference.suffix_state import (
     TABLE_ROWS,
     Candidate,
     Depth,
+    Model,
     Ranked,
     SuffixState,
 )
