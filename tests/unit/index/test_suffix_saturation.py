@@ -9,6 +9,7 @@ from specplug.index.suffix import SuffixIndex
 from specplug.kernels import layout
 from specplug.kernels._jit import kernel
 from specplug.kernels.ranking import _bounded_odds
+from specplug.steering import agreement
 from specplug.types import Context, Observed, allocate_drafts
 
 K = 16
@@ -27,8 +28,7 @@ class Replay:
         """Draft what ``truth`` begins with; returns how many tokens that brings."""
         self.index.draft(self.slots, self.ceilings, self.out)
         draft = self.out.tokens[0, : int(self.out.lengths[0])].tolist()
-        pairs = zip(draft, truth, strict=False)
-        right = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(draft), len(truth)))
+        right = agreement(draft, truth, min(len(draft), len(truth)))
         new = np.array(truth[: right + 1], np.int32)
         self.index.observe(Observed(self.slots, np.array([0, len(new)], np.int64), new))
         return len(new)
