@@ -334,12 +334,7 @@ class Session:
             if draft:
                 parents = None if out.parents is None else out.parents[row, :length].tolist()
                 entry.offer = Offer(draft, parents, length)
-        stats = self.stats
-        stats.steps += 1
-        stats.rows += len(live)
-        stats.drafted_rows += len(left) - left.count(0)
-        stats.offered += sum(offered)
-        stats.drafted += sum(left)
+        self.stats.count_drafts(offered, left)
 
     def _view(self, rows: int) -> _View:
         """Draft buffers, slots, limits and ceilings for ``rows`` requests; the same objects at each step."""

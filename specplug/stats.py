@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -37,6 +38,14 @@ class SessionStats:
     recycled: int = 0
     clipped: int = 0
     faults: int = 0
+
+    def count_drafts(self, offered: Sequence[int], lengths: Sequence[int]) -> None:
+        """Count a step: the lengths of its drafts, before and after they were cut. O(B)."""
+        self.steps += 1
+        self.rows += len(lengths)
+        self.drafted_rows += len(lengths) - lengths.count(0)
+        self.offered += sum(offered)
+        self.drafted += sum(lengths)
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -97,12 +97,7 @@ class Account:
 
     def drafted(self, offered: Sequence[int], lengths: Sequence[int]) -> None:
         """Lengths of the drafts of a step, before and after they were cut."""
-        stats = self.stats
-        stats.steps += 1
-        stats.rows += len(lengths)
-        stats.drafted_rows += sum(length > 0 for length in lengths)
-        stats.offered += sum(offered)
-        stats.drafted += sum(lengths)
+        self.stats.count_drafts(offered, lengths)
 
     def publish(self, nanoseconds: int) -> None:
         """A step took so long of our time."""
