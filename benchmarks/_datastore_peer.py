@@ -4,8 +4,8 @@ The package of that name on PyPI is not the suffix array of REST (He et al. 2023
 which token followed how often after each two (tri-grams), and a tree search over it that draws at random. So it
 builds from counts, its file holds no text, and only the last two tokens of a query matter.
 
-Reads pickles from standard input (path of the index, vocabulary size, documents; then lists of queries, or None to
-build once more) and answers each with one on standard output.
+Reads pickles from standard input (path of the index, vocabulary size, documents; then lists of queries, or the path of
+a file to build once more) and answers each with one on standard output.
 """
 
 from __future__ import annotations
@@ -67,9 +67,12 @@ class Peer:
         """What it finds and how long it takes; None if its process ended without an answer."""
         return None if self.built is None else self._ask(queries)
 
-    def build_again(self) -> float:
-        """Seconds of one more build of the same documents; not a number if its process ended."""
-        answer = None if self.built is None else self._ask(None)
+    def build_again(self, path: str) -> float:
+        """Seconds to build the same documents into another file; not a number if its process ended.
+
+        A file that is there already is written over and not made shorter, which costs less than a new one.
+        """
+        answer = None if self.built is None else self._ask(path)
         return float("nan") if answer is None else float(answer["build_s"])
 
     def _ask(self, question: Any) -> dict[str, Any] | None:
@@ -108,8 +111,8 @@ def main() -> None:
             pickle.dump(answer, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             queries = pickle.load(sys.stdin.buffer)
-            if queries is None:  # beside the one that is open
-                answer = {"build_s": build(f"{path}.again", vocab_size, documents)}
+            if isinstance(queries, str):
+                answer = {"build_s": build(queries, vocab_size, documents)}
             else:
                 answer = search(reader, queries)
 
