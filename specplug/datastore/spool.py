@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.index.datastore_format import Section, packed_bytes
-from specplug.kernels.packed import first_outside, pack, pack_document, pack_documents
+from specplug.kernels.packed import first_outside, pack, pack_documents
 
 #: Numbers that are written at once; a multiple of 64, so that they fill whole words at any width.
 BLOCK = 1 << 16
@@ -70,34 +70,20 @@ class PackedSpool:
             if self._pending == BLOCK:
                 self.flush()
 
-    def append_document(self, document: NDArray[np.int32], separator: int) -> int:
-        """Append int32 ``[n]``, writable, and the separator, unless an id is not below it; returns its place, or -1."""
-        if self._pending + len(document) < BLOCK:
-            offset = self._pending * self._bits
-            wrong = int(pack_document(document, separator, self._bits, offset, self._words))
-            self._pending += len(document) + 1 if wrong < 0 else 0
-            if self._pending == BLOCK:
-                self.flush()
-            return wrong
-        wrong = int(first_outside(document, separator))
-        if wrong < 0:
-            self.append(np.append(document, np.int64(separator)))
-        return wrong
-
     def append_documents(
         self, documents: NDArray[np.int32], lengths: NDArray[np.int64], separator: int
     ) -> int:
-        """Append documents that stand in one int32 ``[n]``, which fit in :attr:`room`, a separator behind each.
-
-        Args:
-            lengths: int64, of each.
-
-        Returns:
-            As :meth:`append_document` does.
-        """
+        """See :meth:`.sheet.Sheet.append_documents`. Writes what does not fit in :attr:`room`."""
+        size = len(documents) + len(lengths)
+        if size > self.room:
+            wrong = int(first_outside(documents, separator))
+            if wrong < 0:
+                ends = np.cumsum(lengths)
+                self.append(np.insert(documents.astype(np.int64), ends, separator))
+            return wrong
         offset = self._pending * self._bits
         wrong = int(pack_documents(documents, lengths, separator, self._bits, offset, self._words))
-        self._pending += len(documents) + len(lengths) if wrong < 0 else 0
+        self._pending += size if wrong < 0 else 0
         return wrong
 
     def take_over(self, words: NDArray[np.uint64], count: int) -> None:

@@ -61,7 +61,8 @@ class Workshop:
             if restart:  # not the folder, in which the lock may be
                 for left in (self.place / JOURNAL, self.place / FILE, self.folder / _FRESH):
                     left.unlink(missing_ok=True)
-            self._left = self._is_there(WORKSHOP)
+            # Asked so that there being none is no exception, which would take as long as all other calls here.
+            self._left = os.access(WORKSHOP, os.F_OK, dir_fd=self._handle)
         except BaseException:
             self.close()
             raise
@@ -177,13 +178,6 @@ class Workshop:
                 os.unlink(_FRESH, dir_fd=folder)
             raise
         self._end(durable)
-
-    def _is_there(self, name: str) -> bool:
-        try:
-            os.stat(name, dir_fd=self._handle)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _end(self, durable: bool) -> None:
         self.published = True

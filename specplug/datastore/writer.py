@@ -6,11 +6,12 @@ A small one is put together in memory: folders, locks and maps take longer than 
 from __future__ import annotations
 
 import errno
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from specplug.index.datastore_format import (
     listed_for,
 )
 from specplug.kernels import datastore_layout as places
-from specplug.kernels.contexts import count_entries
+from specplug.kernels.contexts import number_buckets, tally_entries
 from specplug.types import TokenArray
 
 __all__ = ["WORKSHOP", "Progress", "Writer", "silent"]
@@ -40,8 +41,8 @@ IN_MEMORY, SHARE = 1 << 23, 16
 #: The most positions, and thus tokens, of one file: positions are packed with at most 48 bits.
 MOST_TOKENS = 1 << 48
 Progress = Callable[[str, int, int], None]
-_INT32 = np.dtype(np.int32)
-Blanks = tuple[NDArray[np.int64], NDArray[np.int64]]
+_INT32 = {np.dtype(np.int32)}
+_dtype_of = operator.attrgetter("dtype")
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -77,21 +78,31 @@ def _in_32_bits(document: NDArray[Any]) -> NDArray[np.int32]:
     return packable
 
 
-#: Two numbers per token of the vocabulary, the first all 0, that a build has done with: whoever builds a store for each
-#: of many tenants would wait longer for the pages of new ones than for sorting.
-_BLANK: list[Blanks] = []
+#: What counting takes, for vocabularies up to MOST_BLANK: whoever builds a store for each of many tenants would wait
+#: longer for the pages of new arrays than for sorting.
+_BLANK: list[Blank] = []
 MOST_BLANK = 1 << 19
 
 
-def _blank(size: int) -> Blanks:
-    """Int64 zeros, and as many that say nothing; whoever gets them has them alone."""
+class Blank(NamedTuple):
+    """See :func:`tally_entries`; all zeros are what ``counts`` and ``marks`` begin and end with."""
+
+    counts: NDArray[np.int64]
+    marks: NDArray[np.uint64]
+    present: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+def _blank(size: int) -> Blank:
+    """For a vocabulary of this size; whoever gets it has it alone."""
     try:
         kept = _BLANK.pop()
     except IndexError:
-        kept = (np.zeros(0, np.int64),) * 2
-    if len(kept[0]) == size:
+        kept = None
+    if kept is not None and len(kept.counts) == size:
         return kept
-    return np.zeros(size, np.int64), np.empty(size, np.int64)
+    counts, marks = np.zeros(size, np.int64), np.zeros(-(-size // 64), np.uint64)
+    return Blank(counts, marks, np.empty(size, np.int64), np.empty(size + 1, np.int64))
 
 
 class Writer:
@@ -188,7 +199,8 @@ class Writer:
             spool = self._spool
             if isinstance(spool, Sheet) and size > spool.room:
                 spool = self._to_disk(spool)
-            wrong = spool.append_document(packable, self.vocab_size)
+            lengths = np.array([len(document)], np.int64)
+            wrong = spool.append_documents(packable, lengths, self.vocab_size)
         except OSError as error:
             self._torn = True  # a part of this document may be in the file, without its end
             raise _explanation(self._folder, error) from error
@@ -206,31 +218,27 @@ class Writer:
             DatastoreError: as :meth:`add`; where an id is wrong, of those that stand before its document some may be
                 appended.
         """
-        if self._append_many(documents):
-            return
         lengths = list(map(len, documents))
+        if self._append_many(documents, lengths):
+            return
         start = 0
         while start < len(documents):
             end, size = start, min(BLOCK, self._spool.room)
             while end < len(documents) and lengths[end] < size:
                 size -= lengths[end] + 1
                 end += 1
-            if end > start and self._append_many(documents[start:end]):
+            if end > start and self._append_many(documents[start:end], lengths[start:end]):
                 start = end
             else:  # long, of another kind, or wrong: one by one
                 for document in documents[start : max(end, start + 1)]:
                     self.add(document)
                 start = max(end, start + 1)
 
-    def _append_many(self, documents: Sequence[TokenArray]) -> bool:
+    def _append_many(self, documents: Sequence[TokenArray], lengths: list[int]) -> bool:
         """Append documents that fit in the room at hand; does nothing and returns False if one needs a closer look."""
         count = len(documents)
-        lengths = np.fromiter(map(len, documents), np.int64, count)
-        size = int(lengths.sum()) + count
-        if (
-            size > min(BLOCK, self._spool.room)
-            or [d.dtype for d in documents].count(_INT32) < count
-        ):
+        size = sum(lengths) + count
+        if size > min(BLOCK, self._spool.room) or set(map(_dtype_of, documents)) != _INT32:
             return False
         try:  # numpy's way takes three times as long; what is joined is writable, as kernels expect
             flat = np.frombuffer(bytearray().join(documents), np.int32)  # type: ignore[arg-type]
@@ -240,7 +248,8 @@ class Writer:
             return False
         self._refuse(size)
         # No file is written here: there is room.
-        if self._spool.append_documents(flat, lengths, self.vocab_size) >= 0:
+        each = np.fromiter(lengths, np.int64, count)
+        if self._spool.append_documents(flat, each, self.vocab_size) >= 0:
             return False
         self.documents += count
         return True
@@ -303,7 +312,8 @@ class Writer:
         if isinstance(self._spool, PackedSpool):
             self._spool.cut()
         shelf = self._tokens_at_hand(tokens)
-        tally, room = self._tallied(shelf)
+        blank = _blank(self.vocab_size)
+        tally = self._tallied(shelf, blank)
         total = int(tally.starts[-1])
         listed = listed_for(self.vocab_size, total, len(tally.present))
         sections = layout(self.vocab_size, tokens, total, listed=listed)
@@ -315,11 +325,12 @@ class Writer:
         entries.close()
         progress("sorting", total, total)
         buckets = self._section(sections["buckets"])
-        buckets.append(_bucket_numbers(tally, self.vocab_size, listed))
+        numbers = np.empty((listed or self.vocab_size) + 1, np.int64)
+        number_buckets(tally, self.vocab_size, bits_for(total) if listed else 0, numbers)
+        buckets.append(numbers)
         buckets.close()
-        tally.counts[tally.present] = 0
-        if len(tally.counts) <= MOST_BLANK:
-            _BLANK[:] = [(tally.counts, room)]
+        if self.vocab_size <= MOST_BLANK:
+            _BLANK[:] = [blank]
         digests = (self._spool.digest, entries.digest, buckets.digest)
         return Header(
             *(self.vocab_size, tokens, total, self.documents, places.MAX_DEPTH),
@@ -336,40 +347,23 @@ class Writer:
             return self._spool.section(section)
         return self._spool.beside(section)
 
-    def _tallied(self, shelf: places.Shelf) -> tuple[places.Tally, NDArray[np.int64]]:
-        """The entries by last token; and what else goes back to :data:`_BLANK`."""
-        counts, room = _blank(self.vocab_size)
-        found = count_entries(shelf, counts, room)
+    def _tallied(self, shelf: places.Shelf, blank: Blank) -> places.Tally:
+        """The entries by last token."""
+        found = tally_entries(shelf, *blank)
         if not found:
             raise DatastoreError(
                 f"no document with two tokens or more in {self.documents}: there is nothing to look up; "
                 "check the inputs and filters"
             )
-        few = found < self.vocab_size // 64  # sorting them is faster than looking for them
-        present = np.sort(room[:found]) if few else np.flatnonzero(counts)
-        starts = np.zeros(found + 1, np.int64)
-        counts[present].cumsum(out=starts[1:])
-        return places.Tally(counts, present, starts), room
+        return places.Tally(blank.counts, blank.present[:found], blank.starts[: found + 1])
 
     def _tokens_at_hand(self, tokens: int) -> places.Shelf:
         """The section of tokens as kernels read it."""
         meta = np.zeros(places.META_FIELDS, np.int64)
-        meta[places.TOKENS], meta[places.VOCAB] = tokens, self.vocab_size
-        meta[places.DEPTH] = places.MAX_DEPTH
-        meta[places.TOKEN_BITS], meta[places.TOKEN_WORD] = self._bits, HEADER_BYTES // 8
+        meta[: places.TOKEN_WORD + 1] = (
+            *(tokens, 0, self.vocab_size, places.MAX_DEPTH),
+            *(self._bits, HEADER_BYTES // 8),
+        )
         if isinstance(self._spool, Sheet):
-            return places.Shelf(self._spool.read_only(), meta)
+            return places.Shelf(self._spool.paper.read_only, meta)
         return places.Shelf(self._workshop.words(), meta)
-
-
-def _bucket_numbers(tally: places.Tally, vocab_size: int, listed: int) -> NDArray[np.int64]:
-    """Where the entries of each last token begin, as the section of buckets has it (see :class:`Header`)."""
-    if not listed:
-        starts = np.zeros(vocab_size + 1, np.int64)
-        np.cumsum(tally.counts, out=starts[1:])
-        return starts
-    shift = bits_for(int(tally.starts[-1]))
-    starts = tally.starts.copy()
-    starts[:-1] |= tally.present << shift
-    starts[-1] |= vocab_size << shift
-    return starts

@@ -26,8 +26,10 @@ from specplug.kernels.datastore_layout import (
     LongArray,
     Shelf,
     Sorting,
+    Tally,
     WordArray,
 )
+from specplug.kernels.lanes import lowest
 from specplug.kernels.packed import read_bits, read_packed
 
 #: Shorter runs are sorted by insertion; longer ones than LARGE by digits of 11 bits.
@@ -46,24 +48,65 @@ def token_of(shelf: Shelf, position: Index) -> Any:
 
 
 @lean_kernel
-def count_entries(shelf: Shelf, counts: LongArray, present: LongArray) -> Any:
-    """Add to ``counts[t]``, which begin with 0, the number of entries whose last token is ``t``. O(tokens).
+def tally_entries(
+    shelf: Shelf, counts: LongArray, marks: WordArray, present: LongArray, starts: LongArray
+) -> Any:
+    """Fill what a :class:`Tally` holds. O(tokens + vocabulary / 64).
+
+    Args:
+        counts: int64 ``[vocab_size]``, zeros.
+        marks: uint64 ``[vocab_size / 64]``, rounded up, zeros before and after: one bit per token, so that those that
+            there are are found, in their order, without looking at all others.
+        present: int64 ``[>= buckets]``.
+        starts: int64 ``[>= buckets + 1]``.
 
     Returns:
-        How many last tokens there are; these, in the order in which they come, are in ``present`` (int64
-        ``[vocab_size]``): in a small corpus to look for them takes as long as to sort it.
+        How many last tokens there are.
     """
     before = np.int64(-1)
-    found = 0
     for position in range(shelf.meta[TOKENS]):
         token = token_of(shelf, position)
         if before >= 0 and token >= 0:
-            if counts[before] == 0:
-                present[found] = before
-                found += 1
             counts[before] += 1
+            marks[before >> 6] |= np.uint64(1) << np.uint64(before & 63)
         before = token
+    found, total = np.int64(0), np.int64(0)
+    for word in range(marks.shape[0]):
+        left = marks[word]
+        marks[word] = 0
+        while left != 0:
+            last = (word << 6) + lowest(left)
+            left &= left - np.uint64(1)
+            present[found], starts[found] = last, total
+            found += 1
+            total += counts[last]
+    starts[found] = total
     return found
+
+
+@lean_kernel
+def number_buckets(tally: Tally, vocab: Index, shift: Index, out: LongArray) -> None:
+    """The numbers of the section of buckets; ``tally.counts`` become zeros again.
+
+    Args:
+        vocab: the separator.
+        shift: the bit from which on the section lists last tokens; 0: it has a number for each of the vocabulary.
+        out: int64, as many as the section has.
+    """
+    token = np.int64(0)
+    for i in range(tally.present.shape[0]):
+        last, start = tally.present[i], tally.starts[i]
+        tally.counts[last] = 0
+        if shift:
+            out[i] = (last << shift) | start
+        else:
+            out[token : last + 1] = start
+            token = last + 1
+    total = tally.starts[tally.present.shape[0]]
+    if shift:
+        out[tally.present.shape[0]] = (vocab << shift) | total
+    else:
+        out[token:] = total
 
 
 @lean_kernel

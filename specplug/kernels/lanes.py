@@ -1,4 +1,4 @@
-"""Eight tokens at once, and memory asked for ahead of its use: what LLVM does not make of plain loops by itself."""
+"""Eight tokens at once, the place of a bit, and memory asked for ahead of its use: what LLVM does not make of loops."""
 
 from __future__ import annotations
 
@@ -82,6 +82,18 @@ def _place_of(text: Any, start: Any, token: Any) -> int:
     return count
 
 
+def _compile_lowest(typing: Any, bits: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _lowest(bits: Any) -> int:
+    number = int(bits)
+    return (number & -number).bit_length() - 1
+
+
 def _compile_prefetch(typing: Any, array: Any, index: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = _address(target, builder, signature.args[0], arguments[0], arguments[1])
@@ -101,6 +113,7 @@ def _no_prefetch(array: Any, index: Any) -> None:
 
 _compiled_agreement: Any = intrinsic(_compile_agreement)
 _compiled_place_of: Any = intrinsic(_compile_place_of)
+_compiled_lowest: Any = intrinsic(_compile_lowest)
 _compiled_prefetch: Any = intrinsic(_compile_prefetch)
 
 #: ``agreement(text, here, context, there)``: how many tokens agree at ``text[here]``, ``context[there]`` and before, at
@@ -110,6 +123,9 @@ agreement: Any = _compiled_agreement if COMPILED else _agreement
 #: ``place_of(text, start, token)``: how many tokens stand at ``text[start]`` and behind it before ``token`` comes, at
 #: most :data:`LANES`. Reads so many, which must exist; an array of int32.
 place_of: Any = _compiled_place_of if COMPILED else _place_of
+
+#: ``lowest(bits)``: the place of the lowest 1 of a uint64 that has one.
+lowest: Any = _compiled_lowest if COMPILED else _lowest
 
 #: ``prefetch(array, index)``: the element ``index`` of the flat memory of an array will be read soon.
 prefetch: Any = _compiled_prefetch if COMPILED else _no_prefetch

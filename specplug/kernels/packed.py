@@ -81,23 +81,6 @@ def first_outside(document: IntArray, limit: Index) -> Any:
     return -1
 
 
-@lean_kernel
-def pack_document(
-    document: IntArray, limit: Index, bits: Index, offset: Index, words: WordArray
-) -> Any:
-    """Like :func:`pack`, then ``limit`` behind it; nothing where an id is not in ``0 .. limit - 1``.
-
-    Returns:
-        As :func:`first_outside` does.
-    """
-    wrong = first_outside(document, limit)
-    if wrong >= 0:
-        return wrong
-    _pack(document, bits, offset, words)
-    _end(limit, bits, offset + document.shape[0] * bits, words)
-    return -1
-
-
 @inlined_kernel
 def _end(limit: Index, bits: Index, offset: Index, words: WordArray) -> None:
     """The separator behind a document."""
@@ -117,7 +100,9 @@ def pack_documents(
     offset: Index,
     words: WordArray,
 ) -> Any:
-    """:func:`pack_document` for several, one behind the other in ``documents``, so long each; all of them or nothing.
+    """Like :func:`pack`, for documents one behind the other, so long each, and ``limit`` behind each.
+
+    Nothing is written where an id is not in ``0 .. limit - 1``.
 
     Returns:
         As :func:`first_outside` does.

@@ -12,14 +12,23 @@ def token_of(shelf: Any, position: int) -> int:
     return token_at(shelf, position)
 
 
-def count_entries(shelf: Any, counts: Any, present: Any) -> int:
-    """Add to ``counts[t]`` the number of entries whose last token is ``t``; which those are, as they come; how many."""
-    lasts = [token_of(shelf, position - 1) for position in entries(shelf)]
-    for token in lasts:
-        counts[token] += 1
-    distinct = list(dict.fromkeys(lasts))
-    present[: len(distinct)] = distinct
-    return len(distinct)
+def tally_entries(shelf: Any, counts: Any, marks: Any, present: Any, starts: Any) -> int:
+    """Fill a tally: entries by last token, which last tokens there are, how many stand before each."""
+    for position in entries(shelf):
+        counts[token_of(shelf, position - 1)] += 1
+    found = [token for token in range(len(counts)) if counts[token]]
+    present[: len(found)] = found
+    for i in range(len(found) + 1):
+        starts[i] = sum(counts[token] for token in found[:i])
+    return len(found)
+
+
+def number_buckets(tally: Any, vocab: int, shift: int, out: Any) -> None:
+    """The numbers of the section of buckets; the counts become zeros again."""
+    counts = tally.counts.tolist()
+    for i, token in enumerate([*tally.present.tolist(), vocab] if shift else range(vocab + 1)):
+        out[i] = (token << shift if shift else 0) + sum(counts[:token])
+    tally.counts[:] = 0
 
 
 def collect_entries(shelf: Any, low: int, high: int, places: Any, out: Any) -> None:

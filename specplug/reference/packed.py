@@ -39,21 +39,13 @@ def first_outside(document: Any, limit: int) -> int:
     return next((i for i, token in enumerate(document) if not 0 <= token < limit), -1)
 
 
-def pack_document(document: Any, limit: int, bits: int, offset: int, words: Any) -> int:
-    """Like :func:`pack`, then ``limit`` behind it; nothing where an id is not in ``0 .. limit - 1``."""
-    wrong = first_outside(document, limit)
-    if wrong < 0:
-        pack([*document, limit], bits, offset, words)
-    return wrong
-
-
 def pack_documents(
     documents: Any, lengths: Any, limit: int, bits: int, offset: int, words: Any
 ) -> int:
-    """:func:`pack_document` for several, one behind the other, so long each; all of them or nothing."""
+    """Like :func:`pack`, for documents, ``limit`` behind each; nothing where an id is not in ``0 .. limit - 1``."""
     wrong = first_outside(documents, limit)
     start = 0
     for length in lengths.tolist() if wrong < 0 else []:
-        pack_document(documents[start : start + length], limit, bits, offset, words)
+        pack([*documents[start : start + length], limit], bits, offset, words)
         start, offset = start + length, offset + (length + 1) * bits
     return wrong

@@ -46,25 +46,24 @@ def build(
 ) -> layout.Shelf:
     """A datastore in memory; ``sparse``: only tokens that are a last token have a bucket."""
     tokens = np.array([t for document in corpus for t in [*document, vocab]], np.int64)
-    counts = np.zeros(vocab, np.int64)
     blank = plan(vocab, len(tokens), 0, listed=int(sparse))
     shelf = place(vocab, blank, (len(tokens), 0, 0), [tokens, tokens[:0], tokens[:0]])
-    entries = np.concatenate(list(sorted_entries(shelf, tally_of(shelf, counts), memory)))
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    listed = int(np.count_nonzero(counts)) if sparse else 0
-    if sparse:
-        present = np.append(np.flatnonzero(counts), vocab)
-        starts = present << bits_for(len(entries)) | starts[present]
+    tally = tally_of(shelf, vocab)
+    entries = np.concatenate(list(sorted_entries(shelf, tally, memory)))
+    listed = len(tally.present) if sparse else 0
+    starts = np.zeros((listed or vocab) + 1, np.int64)
+    context_kernels.number_buckets(tally, vocab, bits_for(len(entries)) if listed else 0, starts)
     sections = plan(vocab, len(tokens), len(entries), listed=listed)
     return place(vocab, sections, (len(tokens), len(entries), listed), [tokens, entries, starts])
 
 
-def tally_of(shelf: layout.Shelf, counts: Any) -> layout.Tally:
-    """Entries by last token; ``counts`` is filled."""
-    present = np.zeros_like(counts)
-    found = context_kernels.count_entries(shelf, counts, present)
-    present = np.sort(present[:found])
-    return layout.Tally(counts, present, np.cumsum([0, *counts[present]]))
+def tally_of(shelf: layout.Shelf, vocab: int, module: ModuleType = context_kernels) -> layout.Tally:
+    """Entries by last token."""
+    counts, marks = np.zeros(vocab, np.int64), np.zeros(-(-vocab // 64), np.uint64)
+    present, starts = np.full(vocab, 7, np.int64), np.full(vocab + 1, 7, np.int64)
+    found = module.tally_entries(shelf, counts, marks, present, starts)
+    assert not marks.any()
+    return layout.Tally(counts, present[:found], starts[: found + 1])
 
 
 def place(
@@ -97,17 +96,34 @@ def test_sorting(corpus: list[list[int]], memory: int, sparse: bool) -> None:
     lasts = [context_kernels.token_of(shelf, p - 1) for p in ref]
     assert starts == [sum(last < t for last in lasts) for t in range(VOCAB + 1)]
     assert starts == [lookup_reference.bucket_start(shelf, t) for t in range(VOCAB + 1)]
-    counts = [np.zeros(VOCAB, np.int64) for _ in range(2)]
-    present = [np.full(VOCAB, 7, np.int64) for _ in range(2)]
-    found = [
-        module.count_entries(shelf, *room)
-        for module, room in zip(
-            (context_kernels, context_reference), zip(counts, present, strict=True), strict=True
+
+
+@given(
+    corpus=st.lists(st.lists(st.sampled_from([0, 1, 62, 63, 64, 127, 128]), max_size=9), max_size=6)
+)
+@example(corpus=[[128, 127, 64, 63, 0, 0]])
+@example(corpus=[[63, 63]])
+@example(corpus=[[], [5]])
+def test_entries_by_last_token(corpus: list[list[int]]) -> None:
+    vocab = 129
+    tokens = np.array([t for document in corpus for t in [*document, vocab]], np.int64)
+    sizes = (len(tokens), 0, 0)
+    shelf = place(vocab, plan(vocab, len(tokens), 0), sizes, [tokens, tokens[:0], tokens[:0]])
+    for shift in (0, 7):
+        got, ref = (
+            tally_of(shelf, vocab, module) for module in (context_kernels, context_reference)
         )
-    ]
-    assert found[0] == found[1] == np.count_nonzero(counts[0])
-    assert counts[0].tolist() == counts[1].tolist()
-    assert present[0].tolist() == present[1].tolist()
+        assert [part.tolist() for part in got] == [part.tolist() for part in ref]
+        lasts = [first for document in corpus for first in document[:-1]]
+        assert got.present.tolist() == sorted(set(lasts))
+        numbers = []
+        for module, tally in ((context_kernels, got), (context_reference, ref)):
+            out = np.full((len(tally.present) if shift else vocab) + 1, 7, np.int64)
+            module.number_buckets(tally, vocab, shift, out)
+            assert not tally.counts.any()
+            numbers.append(out.tolist())
+        assert numbers[0] == numbers[1]
+        assert numbers[0][-1] & 127 == len(lasts)
 
 
 @given(corpus=CORPORA, per_key=st.integers(1, 4), two=st.booleans())
@@ -118,7 +134,7 @@ def test_rounds_of_sorting(corpus: list[list[int]], per_key: int, two: bool) -> 
     """Each round of the kernels leaves the numbers, runs and ranks of the reference, and the last one the order."""
     shelf = build(corpus)
     size, tokens = int(shelf.meta[layout.ENTRIES]), int(shelf.meta[layout.TOKENS])
-    tally = tally_of(shelf, np.zeros(VOCAB, np.int64))
+    tally = tally_of(shelf, VOCAB)
     before = tally.counts.tolist()
     bits, below, depth = 2, bits_for(tokens), layout.MAX_DEPTH
     lives: list[list[Any]] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specplug.datastore import sheet, sorting, workshop
+from specplug.datastore import sheet, sorting
 from specplug.datastore.writer import Writer
 from specplug.errors import DatastoreError
 from specplug.index.datastore import FILE, Datastore
@@ -44,7 +44,7 @@ def test_memory_of_an_earlier_build_says_nothing(
         inside = made(tmp_path / "inside", documents, 1 << 30)
         assert inside == made(tmp_path / "outside", documents, 1), size
         if sheet._KEPT:
-            sheet._KEPT[0][:] = ~np.uint64(0)
+            sheet._KEPT[0].words[:] = ~np.uint64(0)
         for room in sorting._KEPT:
             for rest in (room.order.keys, room.order.spare, room.order.counts):
                 rest[:] = 7
@@ -96,7 +96,7 @@ def test_documents_that_come_after_a_failure_to_publish_are_in_the_file(
     assert Datastore(tmp_path / "late").tokens().tolist() == [*text(0, 301), -1, *text(1, 303), -1]
 
 
-def test_a_folder_that_cannot_be_searched_is_not_held_for_ever(
+def test_a_folder_that_may_not_be_changed_is_not_held_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later builds in the same process were told that another process was at it."""
@@ -105,9 +105,9 @@ def test_a_folder_that_cannot_be_searched_is_not_held_for_ever(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(workshop.Workshop, "_is_there", refuse)
+        patch.setattr(Path, "unlink", refuse)
         with pytest.raises(DatastoreError, match="Permission denied"):
-            Writer(tmp_path, 1000)
+            Writer(tmp_path, 1000, restart=True)
     made(tmp_path, [array(0, 300)], 1 << 30)
 
 

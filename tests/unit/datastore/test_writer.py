@@ -110,6 +110,21 @@ def test_sorting_keeps_to_its_memory(tmp_path: Path, megabytes: int, threads: in
     assert (peak > 10 << 20) == (megabytes == 16)
 
 
+def test_documents_of_one_token_count_towards_the_memory(tmp_path: Path) -> None:
+    """They have no entries, but a rank for each token: all at once takes 7 MB here."""
+    with Writer(tmp_path, 1000, memory=4 << 20) as one:
+        one.add(np.array(text(0, 1000), np.int32))
+        for _ in range(30):
+            one.extend([np.array([7], np.int32)] * 20_000)
+        tracemalloc.start()
+        try:
+            one.publish({})
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 5 << 20
+
+
 @pytest.mark.parametrize(("vocab_size", "bytes_per_token"), [(49_152, 6), (151_936, 8)])
 def test_small_corpora_take_no_room_for_tokens_that_do_not_occur(
     tmp_path: Path, published: Publish, vocab_size: int, bytes_per_token: float
