@@ -92,12 +92,14 @@ class _Room(NamedTuple):
     Attributes:
         runs, left: int32 ``[n, 2]``, what is to be sorted, and what is left of it.
         ranks: int32 ``[tokens]``.
+        sorted: int64, the same memory as ``order.keys``.
     """
 
     order: places.Ordering
     runs: Ranks
     left: Ranks
     ranks: Ranks
+    sorted: Entries
 
 
 #: Room for so many tokens that a build has done with: for a small one, fresh pages would take as long as sorting.
@@ -117,7 +119,7 @@ def _room_for(entries: int, tokens: int) -> _Room:
     order = places.Ordering(keys, spare, np.zeros(COUNTS, np.int64))
     # There are no more buckets than entries.
     runs, left = np.empty((size, 2), np.int32), np.empty((size // 2 + 1, 2), np.int32)
-    return _Room(order, runs, left, np.empty(max(tokens, KEPT), np.int32))
+    return _Room(order, runs, left, np.empty(max(tokens, KEPT), np.int32), keys.view(np.int64))
 
 
 def ranges(counts: Entries, most: int) -> Iterator[tuple[int, int]]:
@@ -163,8 +165,8 @@ def _widths(shelf: places.Shelf, tally: places.Tally) -> tuple[int, int, int, in
 
 def _sorted_at_once(shelf: places.Shelf, tally: places.Tally, room: _Room) -> Entries:
     """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
-    order_entries(shelf, tally, *room, _widths(shelf, tally))
-    return room.order.keys[: int(tally.starts[-1])].view(np.int64)
+    order_entries(shelf, tally, *room[:4], _widths(shelf, tally))
+    return room.sorted[: int(tally.starts[-1])]
 
 
 class _Part:

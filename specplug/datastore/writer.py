@@ -8,8 +8,7 @@ from __future__ import annotations
 import errno
 import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,13 +48,18 @@ def silent(what: str, done: int, total: int) -> None:
     """Shows no progress."""
 
 
-@contextmanager
-def explained(folder: str) -> Iterator[None]:
-    """Turn a full disk or a missing permission into a sentence; what is published stays as it was."""
-    try:
-        yield
-    except OSError as error:
-        raise _explanation(folder, error) from error
+class Explained:
+    """Turns a full disk or a missing permission into a sentence; what is published stays as it was."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise _explanation(self._folder, error) from error
 
 
 def _explanation(folder: str, error: OSError) -> DatastoreError:
@@ -149,7 +153,7 @@ class Writer:
         self.documents = 0
         self._torn = False
         self.cursor: dict[str, Any] = {}
-        with explained(self._folder):
+        with Explained(self._folder):
             self._workshop = Workshop(self._folder, restart)
             try:
                 journal = self._workshop.resume(self._identity, self._bits)
@@ -195,7 +199,7 @@ class Writer:
             packable = _in_32_bits(document)
         if not packable.flags.carray:  # read-only, or with gaps: would be compiled anew
             packable = packable.copy()
-        try:  # as ``explained`` does, which costs more than the rest of a short document
+        try:  # as :class:`Explained` does, which costs more than the rest of a short document
             spool = self._spool
             if isinstance(spool, Sheet) and size > spool.room:
                 spool = self._to_disk(spool)
@@ -248,7 +252,7 @@ class Writer:
             return False
         self._refuse(size)
         # No file is written here: there is room.
-        each = np.fromiter(lengths, np.int64, count)
+        each = np.array(lengths, np.int64)
         if self._spool.append_documents(flat, each, self.vocab_size) >= 0:
             return False
         self.documents += count
@@ -257,7 +261,7 @@ class Writer:
     def checkpoint(self, cursor: Mapping[str, Any]) -> None:
         """Remember how far the input has been read: an interrupted build goes on from here."""
         self._refuse()
-        with explained(self._folder):
+        with Explained(self._folder):
             spool = self._spool
             if isinstance(spool, Sheet):
                 spool = self._to_disk(spool)
@@ -273,7 +277,7 @@ class Writer:
             DatastoreError: there is nothing to look up, or the disk is full; what was published before stays.
         """
         self._refuse()
-        with explained(self._folder):
+        with Explained(self._folder):
             header = self._complete(progress, metadata)
             page, spool = encode(header), self._spool
             if isinstance(spool, Sheet):
@@ -335,8 +339,10 @@ class Writer:
         return Header(
             *(self.vocab_size, tokens, total, self.documents, places.MAX_DEPTH),
             {
-                name: Section(section.bits, section.offset, section.size, digest)
-                for (name, section), digest in zip(sections.items(), digests, strict=True)
+                name: Section(bits, offset, size, digest)
+                for (name, (bits, offset, size, _)), digest in zip(
+                    sections.items(), digests, strict=True
+                )
             },
             *(self.vocabulary, metadata, listed),
         )
@@ -359,11 +365,10 @@ class Writer:
 
     def _tokens_at_hand(self, tokens: int) -> places.Shelf:
         """The section of tokens as kernels read it."""
-        meta = np.zeros(places.META_FIELDS, np.int64)
-        meta[: places.TOKEN_WORD + 1] = (
-            *(tokens, 0, self.vocab_size, places.MAX_DEPTH),
-            *(self._bits, HEADER_BYTES // 8),
-        )
+        section = (self._bits, HEADER_BYTES // 8)
+        sizes = (tokens, 0, self.vocab_size, places.MAX_DEPTH)
+        # As the header's: the other sections are not there yet.
+        meta = np.array((*sizes, *section, 0, 0, 0, 0, 0), np.int64)
         if isinstance(self._spool, Sheet):
             return places.Shelf(self._spool.paper.read_only, meta)
         return places.Shelf(self._workshop.words(), meta)

@@ -25,8 +25,8 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from specplug.errors import DatastoreError
@@ -50,17 +50,19 @@ _METADATA_AT = 512
 _JSON = json.JSONEncoder(sort_keys=True)
 
 
+_NO_DIGEST = bytes(32)
+
+
 class Section(NamedTuple):
     """Where packed numbers lie: bits per number, offset and bytes in the file (padded to whole words), SHA-256."""
 
     bits: int
     offset: int
     size: int
-    digest: bytes = bytes(32)
+    digest: bytes = _NO_DIGEST
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What the first 4096 bytes say.
 
     Attributes:
@@ -83,14 +85,15 @@ class Header:
     depth: int
     sections: Mapping[str, Section]
     vocabulary: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     listed: int = 0
     version: int = VERSION
 
     @property
     def file_size(self) -> int:
         """Bytes that the file must have."""
-        return max((s.offset + s.size for s in self.sections.values()), default=HEADER_BYTES)
+        last = self.sections[SECTIONS[-1]]
+        return last.offset + last.size
 
 
 def file_of(path: str | Path) -> Path:
@@ -189,16 +192,12 @@ def layout(
     buckets = (vocab_size + 1, bits_for(entries))
     if listed:
         buckets = (listed + 1, bits_for(vocab_size) + bits_for(entries))
-    plan = {
-        "tokens": (tokens, bits_for(vocab_size)),
-        "entries": (entries, bits_for(max(tokens - 1, 0))),
-        "buckets": buckets,
-    }
-    sections, offset = {}, HEADER_BYTES
-    for name, (count, bits) in plan.items():
+    plan = ((tokens, bits_for(vocab_size)), (entries, bits_for(max(tokens - 1, 0))), buckets)
+    sections, offset, align = {}, HEADER_BYTES, ALIGNMENT[version]
+    for name, (count, bits) in zip(SECTIONS, plan, strict=True):
         size = packed_bytes(count, bits)
-        sections[name] = Section(bits, offset, size, digests.get(name, bytes(32)))
-        offset = -(-(offset + size) // ALIGNMENT[version]) * ALIGNMENT[version]
+        sections[name] = Section(bits, offset, size, digests.get(name, _NO_DIGEST))
+        offset = -(-(offset + size) // align) * align
     return sections
 
 
@@ -212,13 +211,13 @@ def encode(header: Header) -> bytes:
     text = _JSON.encode(dict(header.metadata)).encode() if header.metadata else b"{}"
     if len(text) > HEADER_BYTES - _METADATA_AT - 64:
         raise DatastoreError(f"{len(text)} bytes of metadata do not fit in the header (3520)")
-    sections = [header.sections[name] for name in SECTIONS]
+    tokens, entries, buckets = map(header.sections.__getitem__, SECTIONS)
     page = bytearray(HEADER_BYTES)
     _ALL.pack_into(
         *(page, 0, MAGIC, header.version, header.listed, header.vocab_size, header.tokens),
         *(header.entries, header.documents, header.depth),
-        *(number for section in sections for number in (*section[:3], 0)),
-        *(section.digest for section in sections),
+        *(*tokens[:3], 0, *entries[:3], 0, *buckets[:3], 0),
+        *(tokens.digest, entries.digest, buckets.digest),
         *(header.vocabulary.encode("ascii"), len(text)),
     )
     page[_METADATA_AT : _METADATA_AT + len(text)] = text
