@@ -10,6 +10,8 @@ VLLM := $(PYTHON) tools/environments.py run vllm
 SGLANG := $(PYTHON) tools/environments.py run sglang
 # Processes that the core tests run in; each compiles or loads the kernels for itself.
 WORKERS ?= 2
+# What the loop between two edits leaves out; `make test-core FAST=` runs it too.
+FAST ?= $(empty) and not thorough
 # -P: never import from the current folder, so that the installed package is what is tested.
 PYTEST := -P -m pytest
 
@@ -24,12 +26,13 @@ help: ## list the targets
 demo: ## real vLLM on the CPU with and without specplug: speed, acceptance, equality
 	@model=$$($(VLLM) tools/model.py | tail -n 1) && $(VLLM) examples/demo_vllm.py --model "$$model"
 
-# More random examples than in the loop between two edits.
+# More random examples than in the loop between two edits, and the tests that it leaves out.
+test: FAST :=
 test: export SPECPLUG_HYPOTHESIS_PROFILE := ci
 test: lint docs test-core test-vllm test-sglang ## everything that must pass: lint, docs, core, packaging, both real engines
 
-test-core: ## core and packaging tests, no engine (under 2 minutes)
-	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long" -n $(WORKERS) --dist loadgroup
+test-core: ## core and packaging tests, no engine (under 2 minutes, and one more after a change of a kernel)
+	$(CORE) $(PYTEST) tests --ignore=tests/engines -m "not vllm and not long$(FAST)" -n $(WORKERS) --dist loadgroup
 
 test-lowest: ## core tests at the lowest versions that the package allows
 	$(PYTHON) tools/environments.py run lowest $(PYTEST) tests --ignore=tests/engines \

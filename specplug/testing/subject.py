@@ -11,7 +11,7 @@ import numpy as np
 
 from specplug import registry
 from specplug.protocols import Proposer
-from specplug.settings import describe, parse
+from specplug.settings import describe
 from specplug.testing.properties import explore_examples
 from specplug.testing.strategies import BUDGETS
 from specplug.testing.watch import ContractError, Watched
@@ -50,7 +50,7 @@ class Subject:
 
     def build(self, context: Context, **changed: Any) -> Proposer:
         """A fresh proposer; its drafts, if they are drawn at random, come from fixed coins."""
-        proposer = build_entry(self.entry, context, {**self.options, **changed})
+        proposer = registry.build_entry(self.entry, context, {**self.options, **changed})
         if proposer.capabilities.sampled:
             use_draw(proposer, FixedCoins())
         return proposer
@@ -86,22 +86,9 @@ def subject_of(
         entry = registry.ProposerEntry(f"{module}:{name}", factory, settings, module.split(".")[0])
     budget = _small_budget(entry)
     small = {**budget, **(options or {})}
-    capabilities = build_entry(entry, PROBE, small).capabilities
+    capabilities = registry.build_entry(entry, PROBE, small).capabilities
     limited = next(iter(budget), None)
     return Subject(entry.where, entry, small, capabilities, examples, limited, shrink)
-
-
-def build_entry(
-    entry: registry.ProposerEntry, context: Context, options: Mapping[str, Any]
-) -> Proposer:
-    """Build one proposer and hold it against the protocol."""
-    arguments: list[Any] = [context]
-    if entry.settings_type is not None:
-        arguments.append(parse(entry.settings_type, options, entry.where))
-    proposer = entry.factory(*arguments)
-    registry.check_instance(proposer, entry.where, entry.distribution)
-    built: Proposer = proposer
-    return built
 
 
 def _small_budget(entry: registry.ProposerEntry) -> dict[str, float]:

@@ -25,6 +25,7 @@ def mutants() -> ModuleType:
     del sys.modules["mutants"]
 
 
+@pytest.mark.thorough
 def test_every_listed_mutant_exists_and_has_a_reason(mutants: ModuleType) -> None:
     lines = (ROOT / "tests/meta/equivalent_mutants.txt").read_text(encoding="utf-8").splitlines()
     entries = [line for line in lines if line and not line.startswith("#")]

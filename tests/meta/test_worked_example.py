@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "custom_proposer"
 
 
+@pytest.mark.thorough
 def test_the_worked_example_passes_the_kit() -> None:
     run = subprocess.run(
         [

@@ -37,7 +37,7 @@ def test_registered_proposer_keeps_the_law(name: str, data: st.DataObject, datas
 
     def build(context: Context) -> Proposer:
         try:
-            return registry.build(name, context, options)
+            return registry.build_entry(entry, context, options)
         except SettingsError:
             assume(False)
             raise
@@ -53,9 +53,10 @@ def test_the_law_is_kept_while_drafts_are_accepted_and_rejected(verifier: Verifi
     # Guards the properties above against saying nothing: here text repeats, and drafts must come.
     table = np.array([[0.05, 0.9, 0.05], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]])
     target = SampledTarget(MarkovTarget(table), temperature=0.0 if verifier.greedy else 1.0)
+    entry = registry.load("suffix")
     # Two at a time: what the last burst of a request accepted is never observed.
     sessions = Sessions(
-        lambda context: registry.build("suffix", context, {"store_mb": 0.1}),
+        lambda context: registry.build_entry(entry, context, {"store_mb": 0.1}),
         Context(3, max_length=32, max_draft=4, max_requests=2),
         lambda: strategies.ScriptedLengths((2,)),
     )

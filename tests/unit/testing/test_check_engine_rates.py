@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from specplug.testing.server_client import Client
 from specplug.testing.server_comparison import Plan, Result, compare_servers
 from specplug.testing.toy_server import LAW, Toy
+
+pytestmark = pytest.mark.thorough
 
 #: Total variation distance 0.1 from LAW.
 BIASED = (0.2, 0.3, *LAW[2:])
