@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -15,8 +17,10 @@ import numpy as np
 from specplug.errors import DatastoreError, InvalidRequestError
 from specplug.index.datastore_format import PLACEHOLDER
 from specplug.index.datastore_format import layout as plan
+from specplug.index.given import as_tokens, check_buffers
 from specplug.index.volume import Volume, log
 from specplug.kernels import datastore_layout as layout
+from specplug.kernels._jit import direct
 from specplug.kernels.forms import as_kernel_array
 from specplug.kernels.lookup import ANY_LENGTH
 from specplug.kernels.rest import begin_reader, draft_readers, observe_readers
@@ -119,7 +123,10 @@ class RestIndex:
         self._parents = np.zeros((context.max_requests, context.max_draft), np.int32)
         #: One source, hence no :attr:`draft_sources`, see :class:`specplug.sources.DraftSources`.
         self.source_names, self.draft_sources = (path,), None
-        _warm_up()
+        self._kernels = _warm_up()
+        # What the caller handed over last, and the same in the form that kernels take: most use it at each step.
+        self._given: tuple[Any, ...] = (None, None, None)
+        self._bound: tuple[Any, ...] = ()
         if PLACEHOLDER not in path:
             self._open("").open()
 
@@ -135,21 +142,21 @@ class RestIndex:
                 f"slot must be 0 .. {self.context.max_requests - 1}, got {slot}"
             )
         self._of_slot[slot] = self._volume_for(request.namespace)
-        ending = as_kernel_array(history[-layout.MAX_DEPTH :], np.int32)
-        begin_reader(self.readers, slot, ending)
+        ending = as_tokens(history[-layout.MAX_DEPTH :], "the history of a request")
+        self._kernels.begin(self.readers, slot, ending)
 
     def observe(self, observed: Observed) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         slots = as_kernel_array(observed.slots, np.int32)
         self._check_slots(slots)
         offsets = as_kernel_array(observed.offsets, np.int64)
-        tokens = as_kernel_array(observed.tokens, np.int32)
+        tokens = as_tokens(observed.tokens, "Observed.tokens")
         if len(offsets) != len(slots) + 1 or offsets[0] < 0 or offsets[-1] > len(tokens):
             raise InvalidRequestError(
                 f"Observed.offsets must hold {len(slots) + 1} ascending numbers from 0 to at most {len(tokens)}, "
                 f"got {offsets.tolist()}"
             )
-        observe_readers(self.readers, self.model, slots, offsets, tokens, self._cost)
+        self._kernels.observe(self.readers, self.model, slots, offsets, tokens, self._cost)
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """See :class:`specplug.protocols.Proposer`. One look-up per row."""
@@ -192,14 +199,26 @@ class RestIndex:
     def _draft_rows(
         self, shelf: layout.Shelf, slots: IntArray, ceilings: IntArray, out: DraftBuffers
     ) -> None:
-        slots = as_kernel_array(slots, np.int32)
-        ceilings = as_kernel_array(ceilings, np.int32)
-        parents = self._parents if out.parents is None else out.parents
-        draft_readers(
-            *(shelf, self.readers, self.model, self._scratch, slots, ceilings),
-            (out.tokens, out.survival, out.lengths, parents),
+        last = self._given
+        if slots is not last[0] or ceilings is not last[1] or out is not last[2]:
+            self._bind(slots, ceilings, out)
+        self._kernels.draft(
+            *(shelf, self.readers, self.model, self._scratch, *self._bound),
             (self._found, self._fold, self._branches, self._cost),
         )
+
+    def _bind(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
+        bound, limits = as_kernel_array(slots, np.int32), as_kernel_array(ceilings, np.int32)
+        self._given = (None, None, None)
+        if bound.ndim != 1 or limits.shape != bound.shape:
+            raise InvalidRequestError(
+                f"slots and ceilings must have one axis and the same length, got {bound.shape} and {limits.shape}"
+            )
+        check_buffers(out, len(bound))
+        parents = self._parents if out.parents is None else out.parents
+        self._bound = (bound, limits, (out.tokens, out.survival, out.lengths, parents))
+        if bound is slots and limits is ceilings:  # what had to be copied has to be copied anew
+            self._given = (slots, ceilings, out)
 
     def _draft_some(
         self,
@@ -264,8 +283,16 @@ class RestIndex:
         return volume
 
 
+class _Kernels(NamedTuple):
+    """Without their dispatchers, which take 4 microseconds to look at all that a draft needs."""
+
+    begin: Callable[..., None]
+    observe: Callable[..., None]
+    draft: Callable[..., None]
+
+
 @functools.cache
-def _warm_up() -> None:
+def _warm_up() -> _Kernels:
     """Run every kernel once on a tiny store, so that none is compiled while a request waits."""
     context = Context(vocab_size=2, max_length=8, max_draft=2, max_requests=1)
     sections = plan(2, 3, 1)
@@ -288,3 +315,4 @@ def _warm_up() -> None:
         begin_reader(readers, 0, token)
         draft_readers(*(shelf, readers, model, scratch, slots, ceilings), buffers, (24, 4, 1, 0.1))
         observe_readers(readers, model, slots, offsets, token, 0.1)
+    return _Kernels(direct(begin_reader), direct(observe_readers), direct(draft_readers))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from specplug.errors import InvalidRequestError
 from specplug.index.arrays import copy_model, grow_slots, new_scratch, new_state
+from specplug.index.given import as_tokens, check_buffers
 from specplug.index.helpers import Helpers
 from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
@@ -84,7 +85,7 @@ class SuffixIndex:
     def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
         """Begin a stream in ``slot``, freeing what it held; a long ``history`` is indexed over several calls."""
         slot = self._check_slot(slot)
-        history = _as_tokens(history, "the history of a request")
+        history = as_tokens(history, "the history of a request")
         self._check_room(slot, len(history))
         number = self.namespaces.number_of(namespace)
         model, taken = self._templates.model_of(number, history)
@@ -111,7 +112,7 @@ class SuffixIndex:
             and tokens.ndim == 1
             and tokens.flags.carray
         ):
-            tokens = _as_tokens(tokens, "Observed.tokens")
+            tokens = as_tokens(tokens, "Observed.tokens")
         while missing := self._take_in(self._handle, tokens, self.cost):
             if missing < 0:
                 self._refuse_observed(len(tokens))
@@ -164,7 +165,7 @@ class SuffixIndex:
         """Store ``text`` as if a request had said it. Needs slot 0, so no request may be live there."""
         if self.state.slots.numbers[0, layout.N_LENGTH]:
             raise InvalidRequestError("text can only be stored while slot 0 is free")
-        text = _as_tokens(text, "a text to be stored")
+        text = as_tokens(text, "a text to be stored")
         number = self.namespaces.number_of(namespace)
         room = min(layout.LINKED_PER_CALL, self.state.slots.pages.shape[1] * layout.PAGE)
         for begin in range(0, len(text), room):
@@ -263,7 +264,7 @@ class SuffixIndex:
         self._drafts = (None, None, None)
         if len(limits) != len(bound):
             raise InvalidRequestError(f"got {len(limits)} ceilings for {len(bound)} slots")
-        _check_buffers(out, len(bound))
+        check_buffers(out, len(bound))
         arrays: tuple[NDArray[Any], ...] = (
             bound,
             limits,
@@ -311,38 +312,11 @@ class SuffixIndex:
             self._bind("slots", name, getattr(grown, name))
 
 
-def _as_tokens(tokens: TokenArray, what: str) -> TokenArray:
-    """``tokens`` as the compiled code takes them: it looks at the address only, and another number of axes is memory
-    that is not its own."""
-    array = as_kernel_array(tokens, np.int32)
-    if array.ndim != 1:
-        raise InvalidRequestError(
-            f"{what} must be token ids along one axis, got an array of shape {array.shape}; hand over one row"
-        )
-    return array
-
-
 def _wrong_offsets(rows: int, most: int, offsets: NDArray[np.int64]) -> InvalidRequestError:
     return InvalidRequestError(
         f"Observed.offsets must hold {rows + 1} ascending numbers from 0 to at most {most}, "
         f"got {offsets.tolist()}"
     )
-
-
-def _check_buffers(out: DraftBuffers, rows: int) -> None:
-    given: list[tuple[str, NDArray[Any], type[np.generic]]] = [
-        ("tokens", out.tokens, np.int32),
-        ("survival", out.survival, np.float64),
-        ("lengths", out.lengths, np.int32),
-    ]
-    if out.parents is not None:
-        given.append(("parents", out.parents, np.int32))
-    for name, array, dtype in given:
-        if array.dtype != dtype or not array.flags.carray or len(array) < rows:
-            raise InvalidRequestError(
-                f"draft buffer {name!r} must be a contiguous, writable {np.dtype(dtype).name} array of at least {rows} "
-                f"rows, got {array.dtype} {array.shape}; specplug.types.allocate_drafts makes such buffers"
-            )
 
 
 class _Kernels(NamedTuple):

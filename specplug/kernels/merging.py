@@ -37,6 +37,7 @@ from specplug.kernels.datastore_layout import (
     Scratch,
     Shelf,
 )
+from specplug.kernels.lanes import lowest
 from specplug.kernels.packed import read_bits
 
 #: Trials that the estimate of a coarser class stands for.
@@ -130,16 +131,37 @@ def _bits(mask: Any) -> Any:
 
 
 @inlined_kernel
+def _agree(scratch: Scratch, mask: Any, depth: Index) -> Any:
+    """The token that all occurrences say; -1 if they differ, or if one of them has none."""
+    token = scratch.texts[lowest(np.uint64(mask)), depth]
+    rest = mask & (mask - 1)
+    while rest != 0:
+        if scratch.texts[lowest(np.uint64(rest)), depth] != token:
+            return np.int64(-1)
+        rest &= rest - 1
+    return np.int64(token)
+
+
+@inlined_kernel
 def _divide(scratch: Scratch, model: Model, mask: Any, depth: Index) -> Any:
     """Children of a node into ``scratch.children``; returns how many, and the evidence for all together."""
     children, evidence = scratch.children, scratch.evidence
+    if mask == 0:
+        return 0, 0.0
+    agreed = _agree(scratch, mask, depth)
+    if agreed >= 0:  # as mostly, and all of the evidence is all of it, however much that is
+        longest = scratch.found[lowest(np.uint64(mask)), LENGTH]
+        children[0, TOKEN], children[0, 1] = agreed, mask
+        children[0, 2] = min(longest + depth, MAX_DEPTH)
+        evidence[0] = 1.0
+        return 1, 1.0
     count, k = 0, -1
     total = 0.0
     # Child ``k``, to which the last occurrence went: at hand and not in memory, because the next one mostly follows.
     current, members, longest, support = np.int64(-1), np.int64(0), np.int64(0), 0.0
     rest = mask
     while rest != 0:
-        i = _bits((rest & -rest) - 1)  # of the lowest bit: how many are below it
+        i = lowest(np.uint64(rest))
         rest &= rest - 1
         length = np.int64(min(scratch.found[i, LENGTH] + depth, MAX_DEPTH))
         weight = model.weights[length]
@@ -219,10 +241,12 @@ def grow(
     count, ceiling, branches, width = limits
     everything = (np.int64(1) << np.int64(count)) - np.int64(1)
     size = _branch(scratch, model, nodes, row, 0, (-1, everything, np.int64(0), 1.0), branches)
-    drafted = 0
+    drafted, low = 0, 0
     while True:
+        while low < size and nodes[row, low, DRAFTED] >= 0:
+            low += 1
         best = -1
-        for i in range(size):
+        for i in range(low, size):
             if nodes[row, i, DRAFTED] < 0 and (
                 best < 0 or scratch.survival[i] > scratch.survival[best]
             ):
