@@ -160,15 +160,14 @@ class RestIndex:
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:
         """See :class:`specplug.protocols.Proposer`. One look-up per row."""
-        volumes = [self._of_slot[slot] for slot in self._check_slots(slots)]
-        first = volumes[0] if volumes else None
-        if volumes.count(first) == len(volumes):
+        volumes = list(map(self._of_slot.__getitem__, self._check_slots(slots)))
+        if volumes and volumes.count(volumes[0]) == len(volumes):
             # The usual case: one datastore for all.
-            shelf = first.shelf() if first is not None else None
-            if shelf is not None:
-                self._draft_rows(shelf, slots, ceilings, out)
-            else:
+            shelf = None if volumes[0] is None else volumes[0].shelf()
+            if shelf is None:
                 out.lengths[: len(volumes)] = 0
+            else:
+                self._draft_rows(shelf, slots, ceilings, out)
             return
         out.lengths[: len(volumes)] = 0
         groups: dict[int, list[int]] = {}

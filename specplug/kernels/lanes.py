@@ -94,6 +94,17 @@ def _lowest(bits: Any) -> int:
     return (number & -number).bit_length() - 1
 
 
+def _compile_leading(typing: Any, bits: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _leading(bits: Any) -> int:
+    return 64 - int(bits).bit_length()
+
+
 def _compile_prefetch(typing: Any, array: Any, index: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = _address(target, builder, signature.args[0], arguments[0], arguments[1])
@@ -114,6 +125,7 @@ def _no_prefetch(array: Any, index: Any) -> None:
 _compiled_agreement: Any = intrinsic(_compile_agreement)
 _compiled_place_of: Any = intrinsic(_compile_place_of)
 _compiled_lowest: Any = intrinsic(_compile_lowest)
+_compiled_leading: Any = intrinsic(_compile_leading)
 _compiled_prefetch: Any = intrinsic(_compile_prefetch)
 
 #: ``agreement(text, here, context, there)``: how many tokens agree at ``text[here]``, ``context[there]`` and before, at
@@ -126,6 +138,9 @@ place_of: Any = _compiled_place_of if COMPILED else _place_of
 
 #: ``lowest(bits)``: the place of the lowest 1 of a uint64 that has one.
 lowest: Any = _compiled_lowest if COMPILED else _lowest
+
+#: ``leading(bits)``: how many zeros stand above the highest 1 of a uint64.
+leading: Any = _compiled_leading if COMPILED else _leading
 
 #: ``prefetch(array, index)``: the element ``index`` of the flat memory of an array will be read soon.
 prefetch: Any = _compiled_prefetch if COMPILED else _no_prefetch

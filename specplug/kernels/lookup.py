@@ -34,6 +34,7 @@ from specplug.kernels.datastore_layout import (
     WordArray,
 )
 from specplug.kernels.desk import unpack_desk
+from specplug.kernels.lanes import leading
 from specplug.kernels.packed import read_bits, read_packed
 
 #: More than the longest match can be longer than the shortest.
@@ -54,14 +55,13 @@ def _listed(shelf: Shelf, token: Index) -> Any:
     """First record of a small store whose token is at least ``token``."""
     meta = shelf.meta
     bits = meta[BUCKET_BITS] - meta[TOKEN_BITS]
-    low, high = np.int64(0), meta[BUCKET_LISTED]
-    while low < high:
-        middle = (low + high) >> 1
-        record = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], middle)
-        if record >> bits < token:
-            low = middle + 1
-        else:
-            high = middle
+    # Where it is, it is one of ``size`` from ``low`` on; halved without a branch that could be guessed wrong.
+    low, size = np.int64(0), meta[BUCKET_LISTED] + 1
+    while size > 1:
+        half = size >> 1
+        record = read_packed(shelf.words, meta[BUCKET_WORD], meta[BUCKET_BITS], low + half - 1)
+        low += half * np.int64(record >> bits < token)
+        size -= half
     return low
 
 
@@ -129,7 +129,7 @@ def _ask(shelf: Shelf, contexts: IntArray, row: Index, size: Index, question: Wo
         question[j] = word
         j += 1
         done += per_word
-    return np.int64(size), per_word, bits
+    return np.int64(size), per_word, bits, np.int64(1 << 16) // bits + 1
 
 
 @inlined_kernel
@@ -139,10 +139,11 @@ def _compare(
     """How many tokens before ``position`` agree with the question, up to ``size``; whether they come before it in the
     order of entries if they do not; and how many of its words agree. ``j`` words are known to.
     """
-    _, per_word, bits = asked
+    _, per_word, bits, inverse = asked
     meta = shelf.meta
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     top = (per_word - 1) * bits
+    unused = 64 - per_word * bits
     length = np.int64(j * per_word)
     while length < size:
         start = position - length - per_word
@@ -154,14 +155,13 @@ def _compare(
             unasked = np.uint64((length + per_word - size) * bits)
             differing = (differing >> unasked) << unasked
         if differing != 0:
-            shift = np.uint64(top)
-            while differing >> shift == 0:
-                shift -= np.uint64(bits)
-                length += 1
+            # Without branches: to guess wrong where texts part takes longer than all else here.
+            agreed = ((leading(differing) - unused) * inverse) >> 16
+            shift = np.uint64(top - agreed * bits)
             token = (text >> shift) & mask
             # A separator is a beginning, which comes first.
-            before = token >= np.uint64(meta[VOCAB]) or token < (question[j] >> shift) & mask
-            return length, before, j
+            before = (token >= np.uint64(meta[VOCAB])) | (token < (question[j] >> shift) & mask)
+            return length + agreed, before, j
         length += per_word
         j += 1
     return np.int64(size), False, j
@@ -172,7 +172,7 @@ def _compare_first(
     shelf: Shelf, position: Index, question: WordArray, asked: Any, size: Index, j: Index
 ) -> Any:
     """:func:`_compare` near the beginning of the corpus, before which there is nothing to read."""
-    _, per_word, bits = asked
+    _, per_word, bits, _ = asked
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     length = np.int64(j * per_word)
     k = j
@@ -192,7 +192,7 @@ def _compare_first(
 @inlined_kernel
 def _place_of(shelf: Shelf, question: WordArray, asked: Any) -> Any:
     """First entry whose context does not come before that of the request; and the bounds of its last token."""
-    size, per_word, bits = asked
+    size, per_word, bits, _ = asked
     token = np.int64(question[0] >> np.uint64((per_word - 1) * bits))
     first, end = _bucket_of(shelf, token)
     low, high = first, end
