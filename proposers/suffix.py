@@ -1,4 +1,4 @@
-"""Drafts from text: what this request, or a finished one, said after the same words.
+"""Drafts from text: what this request, or another one, said after the same words.
 
 Where nothing is found nothing is drafted. How candidates are found and ranked is described in
 :mod:`specplug.kernels.match`, :mod:`specplug.kernels.ranking` and :mod:`specplug.kernels.drafting`.
@@ -52,9 +52,13 @@ class SuffixSettings:
         False,
         help="Keep the prompts of finished requests too, not only what was answered. They fill the store faster.",
     )
+    share_running: bool = option(
+        True,
+        help="Draft from answers that other requests are still writing too, not only from finished ones.",
+    )
     common: str | None = option(
         None,
-        help="Namespace whose finished outputs serve requests of all namespaces, beside those of their own, such as "
+        help="Namespace whose outputs serve requests of all namespaces, beside those of their own, such as "
         "'namespace=docs'; '' is that of the requests without one.",
     )
     tree: bool = option(
@@ -78,7 +82,7 @@ class SuffixProposer:
     """See the module. Built with :class:`SuffixSettings`; all kernels are compiled before it returns."""
 
     Settings = SuffixSettings
-    #: What :attr:`draft_sources` numbers: the request's prompt, its own output, the store of finished requests.
+    #: What :attr:`draft_sources` numbers: the request's prompt, its own output, other requests.
     source_names = ("prompt", "output", "store")
 
     def __init__(self, context: Context, settings: SuffixSettings) -> None:
@@ -91,7 +95,8 @@ class SuffixProposer:
         self._keeps_prompts = settings.share_prompts
         self._stops: dict[int, frozenset[int]] = {}
         self.index: SuffixIndex = SuffixIndex(
-            context, int(settings.store_mb * 2**20), settings.verify_cost, settings.common
+            *(context, int(settings.store_mb * 2**20), settings.verify_cost),
+            *(settings.common, settings.share_running),
         )
         self.keeper: StoreKeeper | None = None
         if settings.store_path and self._keep:
@@ -100,7 +105,7 @@ class SuffixProposer:
     def start(self, slot: int, request: Request, history: TokenArray) -> None:
         """See :class:`specplug.protocols.Proposer`."""
         self._stops[slot] = request.stop_token_ids
-        self.index.start(slot, request.namespace, request.prompt_length, history)
+        self.index.start(slot, request.namespace, request.prompt_length, history, request.shares)
 
     def observe(self, observed: Observed) -> None:
         """See :class:`specplug.protocols.Proposer`."""

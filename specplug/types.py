@@ -106,7 +106,7 @@ class Request:
         max_output: the most output tokens the request may have, or None.
         draft_limit: the most draft tokens per step for this request, or None for the engine's ceiling; 0 opts out.
         namespace: requests share text only within a namespace (tenant, adapter of a multi-LoRA server).
-        shares: whether its text may serve other requests of its namespace once it is over.
+        shares: whether its text may serve other requests of its namespace.
         temperature: of the target's sampling; 0 is greedy. A hint for acceptance estimates, never for correctness.
     """
 

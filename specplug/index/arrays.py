@@ -60,14 +60,17 @@ def _zeros(shape: Any, dtype: type[np.generic] = np.float64, most: int = TOUCHED
     return array
 
 
-def new_slots(context: Context) -> layout.Slots:
-    """Empty streams for ``context``."""
+def new_slots(context: Context, shows: bool) -> layout.Slots:
+    """Empty streams for ``context``; ``shows``: others may read an answer while it is written."""
+    rows = 1 << max(10, min(14, (64 * context.max_requests - 1).bit_length()))
+    shows = shows and context.max_requests > 1
     per_slot = -(-context.max_length // layout.PAGE) + 1
     pages = min(FIRST_PAGES, per_slot * context.max_requests)
     numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)
     numbers[:, layout.N_INDEXED] = 1
     numbers[:, layout.N_DRAFTED] = -1
     numbers[:, layout.N_PENDING] = -1
+    numbers[:, layout.N_SHOWN] = -1
     recent = _zeros((context.max_requests, layout.RECENT_ROWS, 2), np.int32)
     recent[..., 0] = layout.SEPARATOR
     return layout.Slots(
@@ -86,6 +89,10 @@ def new_slots(context: Context) -> layout.Slots:
         np.array([pages], np.int64),
         recent,
         np.zeros(context.max_requests + 1, np.int32),
+        _zeros(
+            (layout.N_ORDERS - layout.LIVE_FIRST, rows if shows else 0, layout.LIVE_WAYS), np.int64
+        ),
+        np.zeros(1, np.int64),
     )
 
 
@@ -214,11 +221,12 @@ def new_calls(context: Context) -> layout.Calls:
     )
 
 
-def new_state(context: Context, store_budget: int) -> layout.State:
+def new_state(context: Context, store_budget: int, shows: bool) -> layout.State:
     """No requests, nothing stored, nothing learned."""
+    store = new_store(store_budget)
     return layout.State(
-        new_slots(context),
-        new_store(store_budget),
+        new_slots(context, shows and len(store.tokens) > 0),
+        store,
         new_model(),
         new_log(context),
         new_scratch(context),

@@ -16,6 +16,7 @@ def broken_invariant(state: layout.State) -> str:
         _pages(slots)
         or _links(slots)
         or _recent(slots)
+        or _live(slots)
         or _store(state.store)
         or _model(state.model)
     )
@@ -28,7 +29,7 @@ def state_digest(state: layout.State) -> bytes:
         pages = _assigned(state.slots, slot)
         digest.update(np.array(pages, np.int64).data)
         digest.update(state.slots.tokens.reshape(-1, layout.PAGE)[pages].data)
-    for array in (*state.store, *state.model):
+    for array in (state.slots.live, *state.store, *state.model):
         digest.update(array.data)
     return digest.digest()
 
@@ -72,6 +73,26 @@ def _recent(slots: layout.Slots) -> str:
                     f"slot {slot}: token {token} stands last at {latest.get(token)}, but at {place} according to the "
                     "table of last places"
                 )
+    return ""
+
+
+def _live(slots: layout.Slots) -> str:
+    numbers = slots.numbers
+    running = int((numbers[:, layout.N_SHOWN] >= 0).sum())
+    if slots.running[0] != running:
+        return f"{running} slots are somebody's, but {slots.running[0]} are counted"
+    for slot, row in enumerate(numbers):
+        most = max(1, row[layout.N_LENGTH], row[layout.N_PROMPT])
+        if row[layout.N_SHOWN] > most:
+            return f"slot {slot} shows {row[layout.N_SHOWN]} of {row[layout.N_LENGTH]} tokens"
+    table = slots.live.reshape(-1, layout.LIVE_WAYS)
+    for row in table[(table != 0).any(axis=1)]:
+        places = row[: np.count_nonzero(row)]
+        if (places == 0).any() or len(np.unique(places)) < len(places):
+            return f"a row of the running answers has a gap or a place twice: {row.tolist()}"
+        owners = (places - layout.LIVE) >> layout.LIVE_BITS
+        if (owners < 0).any() or (owners >= len(numbers)).any():
+            return f"a row of the running answers names a slot that does not exist: {row.tolist()}"
     return ""
 
 

@@ -1,8 +1,11 @@
 """The suffix drafter's state: request streams, the store of finished outputs and the model that ranks candidates.
 
+Requests that run at the same time read each other's streams, see :mod:`specplug.kernels.live`.
+
 Ownership: the arrays belong to this class; kernels change them in place. Memory: 22 bytes per token of a live
 request in pages of 64 tokens, the store's bytes within its budget, 5 MB of tables, and for each slot a log of the
-last two drafts (112 kB at 16 draft tokens) and a table of the last places of tokens (16 kB).
+last two drafts (112 kB at 16 draft tokens), a table of the last places of tokens (16 kB) and 4 kB of the table of
+running answers (64 kB to 1 MB in all).
 """
 
 from __future__ import annotations
@@ -45,11 +48,17 @@ class SuffixIndex:
         context: limits of the engine process.
         store_budget: bytes for the outputs of finished requests.
         cost: what verifying one more draft token costs, in units of a plain step.
-        common: the namespace whose finished outputs serve requests of all namespaces, beside those of their own.
+        common: the namespace whose outputs serve requests of all namespaces, beside those of their own.
+        shows: whether requests draft from answers of others that are still being written; never without a store.
     """
 
     def __init__(
-        self, context: Context, store_budget: int, cost: float, common: str | None = None
+        self,
+        context: Context,
+        store_budget: int,
+        cost: float,
+        common: str | None = None,
+        shows: bool = True,
     ) -> None:
         self.context = context
         self.cost = float(cost)
@@ -59,9 +68,10 @@ class SuffixIndex:
         # Looked up once: a step has no other work in Python than to find its kernels and arrays.
         self._take_in, self._rank = self._run.observe, self._run.draft
         self._packed = Packed(
-            new_state(context, store_budget),
+            new_state(context, store_budget, shows),
             [new_scratch(context) for _ in range(1, context.threads)],
         )
+        self._shows = self.state.slots.live.shape[1] > 0
         self._helpers = Helpers(context.threads)
         self._shares = context.threads > 1
         self._handle = self._packed.handle
@@ -82,8 +92,13 @@ class SuffixIndex:
         """The arrays."""
         return self._packed.state
 
-    def start(self, slot: int, namespace: str, prompt_length: int, history: TokenArray) -> None:
-        """Begin a stream in ``slot``, freeing what it held; a long ``history`` is indexed over several calls."""
+    def start(
+        self, slot: int, namespace: str, prompt_length: int, history: TokenArray, shows: bool = True
+    ) -> None:
+        """Begin a stream in ``slot``, freeing what it held; a long ``history`` is indexed over several calls.
+
+        With ``shows`` other requests of the namespace draft from its output while it is written.
+        """
         slot = self._check_slot(slot)
         history = as_tokens(history, "the history of a request")
         self._check_room(slot, len(history))
@@ -93,7 +108,13 @@ class SuffixIndex:
         if taken:
             copy_model(self.state.model, model)
         while missing := self._run.start(
-            self._handle, slot, int(prompt_length), number, model, history
+            self._handle,
+            slot,
+            int(prompt_length),
+            number,
+            model,
+            history,
+            self._shows and bool(shows),
         ):
             self._grow(missing)
 
@@ -170,7 +191,7 @@ class SuffixIndex:
         room = min(layout.LINKED_PER_CALL, self.state.slots.pages.shape[1] * layout.PAGE)
         for begin in range(0, len(text), room):
             piece = text[begin : begin + room]
-            while missing := self._run.start(self._handle, 0, 0, number, 0, piece):
+            while missing := self._run.start(self._handle, 0, 0, number, 0, piece, False):
                 self._grow(missing)
             self.finish(0, True, frozenset())
 
@@ -333,9 +354,9 @@ class _Kernels(NamedTuple):
 def _warm_up() -> _Kernels:
     """Run every kernel once on a tiny state, so that none is compiled while a request waits."""
     context = Context(vocab_size=8, max_length=64, max_draft=2, max_requests=2)
-    packed = Packed(new_state(context, 4096))
+    packed = Packed(new_state(context, 4096, True))
     tokens = np.zeros(8, np.int32)
-    start_request(packed.handle, 0, 4, 0, 0, tokens)
+    start_request(packed.handle, 0, 4, 0, 0, tokens, False)
     draft_batch(packed.handle, 0, 0, 0.1)
     learn_batch(packed.handle, 0.1)
     observe_batch(packed.handle, tokens[:0], 0.1)

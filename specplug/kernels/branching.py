@@ -21,6 +21,7 @@ from specplug.kernels.layout import (
     D_TOKENS,
     D_TOP,
     LENGTH,
+    LIVE,
     M_COST,
     M_TOKENS,
     N_DEPTHS,
@@ -44,6 +45,7 @@ from specplug.kernels.layout import (
     Index,
     State,
 )
+from specplug.kernels.live import live_token
 from specplug.kernels.ranking import class_rate
 from specplug.kernels.store import physical
 from specplug.kernels.streams import token_at
@@ -53,6 +55,8 @@ from specplug.kernels.streams import token_at
 def next_token(state: State, slot: Index, depth: Index, source: Index, position: Index) -> Index:
     """What follows at ``position``, -1 if nothing does. Own text goes on with ``depth`` tokens of the chain."""
     if source == STORE:
+        if position >= LIVE:
+            return live_token(state.slots, position)
         if position < state.store.numbers[S_END]:
             return state.store.tokens[physical(state.store, position)]
         return np.int32(-1)

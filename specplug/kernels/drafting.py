@@ -11,6 +11,7 @@ from __future__ import annotations
 from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.branching import branch_row, floor_of, next_token
 from specplug.kernels.calibration import corrected, own_ratio
+from specplug.kernels.candidates import find_candidates
 from specplug.kernels.handle import unpack
 from specplug.kernels.layout import (
     AGE,
@@ -43,7 +44,7 @@ from specplug.kernels.layout import (
     Index,
     State,
 )
-from specplug.kernels.match import find_candidates, load_context
+from specplug.kernels.match import load_context
 from specplug.kernels.quick import floor_log2
 from specplug.kernels.ranking import rank_tokens, source_of
 from specplug.kernels.streams import slots_exist, token_at
@@ -69,6 +70,7 @@ def _enter(state: State, slot: Index, where: Index, count: Index) -> Index:
             end = state.store.numbers[S_END] if source == STORE else numbers[N_LENGTH]
             near = 2 if offset == 0 else (1 if -16 < offset < 48 else 0)
             log[kept, NEAR] = FIRST_NEAR + near
+            # What is being written is the youngest of the store; nothing else of it is ever that young.
             log[kept, AGE] = FIRST_AGE + min(11, floor_log2(max(1, end - position)))
             kept += 1
     return kept

@@ -101,6 +101,12 @@ RECENT_ROWS = 1 << 11
 #: Hit rates of sources and match lengths, and of their cells, are kept this far from 0 and 1.
 RAREST = 1e-4
 
+#: Answers that are being written (:mod:`specplug.kernels.live`): how their places are numbered; places in a row of the
+#: table, the first of its orders, candidates that make shorter contexts needless; places that are entered per call.
+LIVE, LIVE_BITS = 1 << 62, 32
+LIVE_WAYS, LIVE_FIRST, LIVE_ENOUGH = 4, 1, 4
+SHOWN_PER_CALL = 1 << 12
+
 #: Models kept at once: one for all requests, the others for prompt templates that recur.
 N_MODELS = 24
 
@@ -112,7 +118,9 @@ N_LENGTH, N_PROMPT, N_INDEXED, N_NAMESPACE, N_MODEL, N_DEPTHS, N_DRAFTED, N_LOG 
 N_PENDING, N_KNOWN, N_OUTCOME, N_EMITTED, N_COUNTED = range(8, 13)
 #: Tokens of the chain that was drafted, and of the one that waits to be learned from; draft tokens of the request that
 #: were judged, right, and expected to be right, in units of 2**-20 (:mod:`specplug.kernels.calibration`).
-N_CHAIN, N_JUDGED, N_TRIED, N_AGREED, N_EXPECTED, N_POINTER = range(13, 19)
+N_CHAIN, N_JUDGED, N_TRIED, N_AGREED, N_EXPECTED = range(13, 18)
+#: Up to where the answer stands in the table of answers that are being written (0: not at all, -1: nobody's slot).
+N_SHOWN, N_POINTER = 18, 19
 SLOT_FIELDS = N_POINTER + N_SOURCES
 
 #: Columns of ``Store.numbers`` (int64): tokens ever stored, outputs ever stored, and the namespace whose text serves
@@ -156,6 +164,8 @@ class Slots(NamedTuple):
         recent: int32 ``[slots, RECENT_ROWS, 2]``, by hash: a token, and where it stands last among those before linked
             positions; the token -1 where there is none. A later token of the same hash takes the place.
         pending: int32 ``[slots + 1]``, how many outcomes wait to be learned from, then of which slots, in their order.
+        live: int64 ``[orders, rows, LIVE_WAYS]``, a power of two of rows (0: running requests share nothing).
+        running: int64 ``[1]``, how many slots are somebody's.
     """
 
     tokens: NDArray[np.int32]
@@ -167,6 +177,8 @@ class Slots(NamedTuple):
     free_count: NDArray[np.int64]
     recent: NDArray[np.int32]
     pending: NDArray[np.int32]
+    live: NDArray[np.int64]
+    running: NDArray[np.int64]
 
 
 class Store(NamedTuple):
@@ -314,6 +326,8 @@ FORMS: dict[str, dict[str, tuple[Any, int]]] = {
         "free_count": (np.int64, 1),
         "recent": (np.int32, 3),
         "pending": (np.int32, 1),
+        "live": (np.int64, 3),
+        "running": (np.int64, 1),
     },
     "store": {
         "tokens": (np.int32, 1),

@@ -57,6 +57,7 @@ from specplug.kernels.layout import (
     IntArray,
     State,
 )
+from specplug.kernels.live import show_answers
 from specplug.kernels.streams import append_tokens, index_some, slots_exist, token_at
 
 #: Step size of the weights, the number of updates after which it has shrunk noticeably, and its floor.
@@ -260,4 +261,5 @@ def observe_batch(handle: Handle, tokens: IntArray, cost: float) -> Index:
         note_outcome(state, slot, new)
         append_tokens(state.slots, slot, new)
         budget -= index_some(state.slots, slot, budget)
+    show_answers(state.slots, calls.observed)
     return 0

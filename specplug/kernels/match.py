@@ -1,55 +1,42 @@
 """Candidates: earlier places whose context resembles the end of a request.
 
 Chains of every order are walked newest first, the highest order first; each candidate is extended to its true
-match length and, past one edited token (substituted, inserted or deleted), to an *edit extension*. A *copy pointer*
-per source remembers where copying had got to, and offers that place when nothing matches any more.
+match length and, past one edited token (substituted, inserted or deleted), to an *edit extension*.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from specplug.kernels._jit import inlined_kernel, lean_kernel
+from specplug.kernels.chains import class_of, hash_context, take
 from specplug.kernels.lanes import LANES, agreement, prefetch
 from specplug.kernels.layout import (
     BLOCK,
-    CLASS,
     CONTEXT,
     ENOUGH,
-    LENGTH,
-    LONGEST,
-    MAX_CANDIDATES,
-    MAX_EDIT,
     MAX_FOUND,
     MAX_MATCH,
     MAX_STEPS,
     N_INDEXED,
     N_LENGTH,
-    N_NAMESPACE,
     N_ORDERS,
-    N_POINTER,
     N_PROMPT,
-    N_SOURCES,
     ORDERS,
     OUTPUT,
     PAGE,
     PAGE_BITS,
-    POSITION,
     PROMPT,
-    S_COMMON,
     S_END,
     SOURCE,
     STORE,
     Index,
     IntArray,
-    LongArray,
     Slots,
     State,
 )
-from specplug.kernels.store import physical, seed_of
-from specplug.kernels.streams import bucket_of, bucket_page, mix, token_at
+from specplug.kernels.store import physical
+from specplug.kernels.streams import bucket_of, bucket_page, token_at
 
 #: Where the last token stands in the context, and what stands there for separators and for what does not exist.
 _LAST = CONTEXT - 1
@@ -75,23 +62,6 @@ def load_context(slots: Slots, slot: Index, context: IntArray) -> Index:
             context[CONTEXT - length + at + j] = token if token >= 0 else _NOTHING
         at += count
     return size
-
-
-@lean_kernel
-def _hash_context(context: IntArray, seed: Any, hashes: LongArray) -> None:
-    """Hash the last ``ORDERS[i]`` tokens of ``context`` into ``hashes[i]``; -1 where there are not so many."""
-    for order in range(N_ORDERS):
-        hashes[order] = -1
-    hashed = seed
-    order = 0
-    for back in range(1, LONGEST + 1):
-        token = context[CONTEXT - back]
-        if token < 0:
-            break
-        hashed = mix(hashed, token)
-        if back == ORDERS[order]:
-            hashes[order] = np.int64(hashed)
-            order += 1
 
 
 @lean_kernel
@@ -140,7 +110,7 @@ def _agree_in_store(state: State, here: Index, there: Index, place: Index, low: 
 
 
 @lean_kernel
-def _edit_in_stream(state: State, slot: Index, here: Index, there: Index) -> Index:
+def edit_in_stream(state: State, slot: Index, here: Index, there: Index) -> Index:
     """Longest agreement (at most LANES) before ``here`` and ``there``, past one edited token at them."""
     best: Index = _agree_in_stream(state, slot, here - 1, there - 1)  # substituted
     best = max(best, _agree_in_stream(state, slot, here, there - 1))  # inserted in the context
@@ -148,28 +118,11 @@ def _edit_in_stream(state: State, slot: Index, here: Index, there: Index) -> Ind
 
 
 @lean_kernel
-def _edit_in_store(state: State, here: Index, there: Index, place: Index, low: Index) -> Index:
+def edit_in_store(state: State, here: Index, there: Index, place: Index, low: Index) -> Index:
     """The same for the store; ``here`` lies at ``place`` of the ring, and positions below ``low`` do not exist."""
     best: Index = _agree_in_store(state, here - 1, there - 1, place - 1, low)
     best = max(best, _agree_in_store(state, here, there - 1, place, low))
     return max(best, _agree_in_store(state, here - 1, there, place - 1, low))
-
-
-@lean_kernel
-def class_of(edit: Index, rank: Index) -> Index:
-    """The class of a candidate by its edit extension and its rank in the chain."""
-    edits = 0 if edit < 3 else (1 if edit < 7 else 2)
-    ranks = 0 if rank == 0 else (1 if rank <= 3 else 2)
-    return 3 * edits + ranks
-
-
-@lean_kernel
-def _take(state: State, row: Index, position: Index, length: Index, kind: Index) -> None:
-    """Write position, length and class of a candidate."""
-    candidate = state.scratch.candidates[row]
-    candidate[POSITION] = position
-    candidate[LENGTH] = length
-    candidate[CLASS] = kind
 
 
 @lean_kernel
@@ -210,8 +163,8 @@ def _walk_stream(state: State, slot: Index, order: Index, position: Index, count
             if length < longer:
                 edit: Index = 0
                 if 2 * length < MAX_MATCH:  # beyond that an edit further back says nothing more
-                    edit = _edit_in_stream(state, slot, position - length - 1, _LAST - length)
-                _take(state, count, position, length, class_of(edit, rank))
+                    edit = edit_in_stream(state, slot, position - length - 1, _LAST - length)
+                take(state, count, position, length, class_of(edit, rank))
                 state.scratch.candidates[count, SOURCE] = PROMPT if position < prompt else OUTPUT
                 count += 1
             rank += 1
@@ -220,10 +173,10 @@ def _walk_stream(state: State, slot: Index, order: Index, position: Index, count
 
 
 @lean_kernel
-def _find_in_stream(state: State, slot: Index, count: Index) -> Index:
+def find_in_stream(state: State, slot: Index, count: Index) -> Index:
     """Append the candidates of the request's own stream to the scratch; returns the new count."""
     slots, scratch = state.slots, state.scratch
-    _hash_context(scratch.context, np.uint64(2166136261), scratch.hashes)
+    hash_context(scratch.context, np.uint64(2166136261), scratch.hashes)
     indexed = slots.numbers[slot, N_INDEXED]
     pages = ((indexed - 1) >> PAGE_BITS) + 1
     first = count
@@ -285,10 +238,10 @@ def _walk_store(
                 edit: Index = 0
                 if 2 * length < MAX_MATCH:
                     before = length + 1
-                    edit = _edit_in_store(
+                    edit = edit_in_store(
                         state, position - before, _LAST - length, place - before, low
                     )
-                _take(state, count, position, length, class_of(edit, rank))
+                take(state, count, position, length, class_of(edit, rank))
                 state.scratch.candidates[count, SOURCE] = STORE
                 count += 1
             rank += 1
@@ -299,12 +252,14 @@ def _walk_store(
 
 
 @lean_kernel
-def _find_in_namespace(state: State, namespace: Index, first: Index, count: Index) -> Index:
-    """Append the store's candidates of one namespace, the store's own beginning at ``first``; returns the new count."""
+def find_in_store(state: State, namespace: Index, first: Index, count: Index) -> Index:
+    """Append the store's candidates of a namespace whose hashes stand in the scratch; returns the new count.
+
+    Those of other requests begin at ``first``.
+    """
     store, scratch = state.store, state.scratch
     if store.tokens.shape[0] == 0:
         return count
-    _hash_context(scratch.context, seed_of(namespace), scratch.hashes)
     end_place = physical(store, store.numbers[S_END])
     for order in range(N_ORDERS - 1, -1, -1):
         hashed = scratch.hashes[order]
@@ -312,82 +267,3 @@ def _find_in_namespace(state: State, namespace: Index, first: Index, count: Inde
             continue
         count = _walk_store(state, namespace, order, hashed, end_place, count)
     return count
-
-
-@lean_kernel
-def _find_in_store(state: State, slot: Index, count: Index) -> Index:
-    """Append the candidates of the store, in the request's namespace and then in the one that serves all.
-
-    Returns the new count. Both together are no more than one could bring: the second is asked where the first had few.
-    """
-    own, common = state.slots.numbers[slot, N_NAMESPACE], state.store.numbers[S_COMMON]
-    first = count
-    count = _find_in_namespace(state, own, first, count)
-    if common >= 0 and common != own:
-        count = _find_in_namespace(state, common, first, count)
-    return count
-
-
-@lean_kernel
-def _may_read(state: State, slot: Index, position: Index) -> bool:
-    """Whether a stored position is of the request's namespace or of the one that serves all."""
-    store = state.store
-    whose = store.namespaces[physical(store, position) // BLOCK]
-    own, common = state.slots.numbers[slot, N_NAMESPACE], store.numbers[S_COMMON]
-    return bool(whose == own or (common >= 0 and whose == common))
-
-
-@lean_kernel
-def _edit_at(state: State, slot: Index, source: Index, position: Index) -> Index:
-    """Agreement before ``position`` of a source, past one edited token of it or of the context."""
-    if source != STORE:
-        return _edit_in_stream(state, slot, position - 1, _LAST)
-    store = state.store
-    low = max(BLOCK, store.numbers[S_END] - store.tokens.shape[0] + 1)
-    return _edit_in_store(state, position - 1, _LAST, physical(store, position - 1), low)
-
-
-@lean_kernel
-def _is_known(state: State, source: Index, position: Index, count: Index) -> bool:
-    """Whether one of the candidates is this place already."""
-    candidates = state.scratch.candidates
-    for row in range(count):
-        if candidates[row, POSITION] == position and (
-            (candidates[row, SOURCE] == STORE) == (source == STORE)
-        ):
-            return True
-    return False
-
-
-@lean_kernel
-def _find_by_pointers(state: State, slot: Index, count: Index) -> Index:
-    """Append the places where copying had got to: past one substituted token, or past one inserted token.
-
-    A pointer goes on by itself, so in the store it may have come to the output of another tenant.
-    """
-    slots, store = state.slots, state.store
-    for source in range(N_SOURCES):
-        low = BLOCK if source == STORE else 0
-        end = store.numbers[S_END] if source == STORE else slots.numbers[slot, N_LENGTH]
-        for inserted in range(2):
-            position = slots.numbers[slot, N_POINTER + source] - inserted
-            if position <= low + MAX_EDIT or position >= end or count >= MAX_CANDIDATES:
-                continue
-            if source == STORE and not _may_read(state, slot, position):
-                continue
-            extension = _edit_at(state, slot, source, position)
-            if extension > 0 and not _is_known(state, source, position, count):
-                _take(state, count, position, 0, class_of(extension, inserted))
-                state.scratch.candidates[count, SOURCE] = source
-                count += 1
-    return count
-
-
-@lean_kernel
-def find_candidates(state: State, slot: Index, size: Index) -> Index:
-    """All candidates of a request with ``size`` tokens of context; returns how many. Work is bounded by constants."""
-    if size == 0:
-        return 0
-    count = _find_in_stream(state, slot, 0)
-    count = _find_in_store(state, slot, count)
-    return _find_by_pointers(state, slot, count)

@@ -32,8 +32,11 @@ def start_request(
     namespace: Index,
     model: Index,
     history: IntArray,
+    shows: bool,
 ) -> Index:
     """Make ``slot`` a stream of ``history``, freeing what it held; a long one is linked over several calls.
+
+    With ``shows`` others may read the answer while it is written.
 
     Returns 0, or how many pages are missing; then nothing was done.
     """
@@ -43,7 +46,7 @@ def start_request(
     if missing > 0:
         return missing
     free_stream(slots, slot)
-    begin_stream(slots, slot, prompt_length, namespace, model)
+    begin_stream(slots, slot, prompt_length, namespace, model, shows)
     append_tokens(slots, slot, history)
     index_some(slots, slot, LINKED_PER_CALL)
     return 0

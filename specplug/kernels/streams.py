@@ -28,6 +28,7 @@ from specplug.kernels.layout import (
     N_PENDING,
     N_POINTER,
     N_PROMPT,
+    N_SHOWN,
     N_SOURCES,
     N_TRIED,
     PAGE,
@@ -146,9 +147,9 @@ def last_place(slots: Slots, slot: Index, token: Index) -> Index:
 
 @lean_kernel
 def begin_stream(
-    slots: Slots, slot: Index, prompt_length: Index, namespace: Index, model: Index
+    slots: Slots, slot: Index, prompt_length: Index, namespace: Index, model: Index, shows: bool
 ) -> None:
-    """Make ``slot`` an empty stream."""
+    """Make ``slot``, which is nobody's, an empty stream; ``shows``: others may read its answer while it is written."""
     numbers = slots.numbers
     numbers[slot, N_LENGTH] = 0
     numbers[slot, N_PROMPT] = prompt_length
@@ -158,6 +159,8 @@ def begin_stream(
     numbers[slot, N_DEPTHS] = 0
     numbers[slot, N_DRAFTED] = -1
     numbers[slot, N_PENDING] = -1
+    numbers[slot, N_SHOWN] = max(1, prompt_length) if shows else 0
+    slots.running[0] += 1
     numbers[slot, N_TRIED] = 0
     numbers[slot, N_AGREED] = 0
     numbers[slot, N_EXPECTED] = 0
@@ -268,6 +271,9 @@ def free_stream(slots: Slots, slot: Index) -> None:
     for page in range((length + PAGE - 1) >> PAGE_BITS):
         slots.free[slots.free_count[0]] = slots.pages[slot, page]
         slots.free_count[0] += 1
+    if slots.numbers[slot, N_SHOWN] >= 0:
+        slots.running[0] -= 1
+    slots.numbers[slot, N_SHOWN] = -1
     slots.numbers[slot, N_LENGTH] = 0
     slots.numbers[slot, N_INDEXED] = 1
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specplug.reference.live import live_token
 from specplug.reference.ranking import class_rate
-from specplug.reference.suffix_state import STORE, Candidate, SuffixState
+from specplug.reference.suffix_state import LIVE, STORE, Candidate, SuffixState
 
 
 @dataclass
@@ -29,6 +30,8 @@ def next_token(
     state: SuffixState, slot: int, drafted: list[int], source: int, position: int
 ) -> int:
     """What follows at ``position``, -1 if nothing does; own text goes on with ``drafted``."""
+    if position >= LIVE:
+        return live_token(state, position)
     text = state.store.tokens if source == STORE else state.streams[slot].tokens + drafted
     return text[position] if position < len(text) else -1
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from specplug.reference.branching import floor_of, next_token
 from specplug.reference.calibration import corrected, own_ratio
-from specplug.reference.match import find_candidates, load_context
+from specplug.reference.candidates import find_candidates
+from specplug.reference.match import load_context
 from specplug.reference.ranking import rank_tokens
 from specplug.reference.suffix_state import (
     KEEP,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplug.reference.calibration import learn_survival
+from specplug.reference.live import show_answers
 from specplug.reference.streams import append_tokens, index_some
 from specplug.reference.suffix_state import (
     LINKED_PER_CALL,
@@ -112,3 +113,4 @@ def observe_batch(
         note_outcome(state, slot, tokens)
         append_tokens(state, slot, tokens)
         budget -= index_some(state, slot, budget)
+    show_answers(state, slots)

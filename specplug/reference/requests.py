@@ -19,10 +19,11 @@ def start_request(
     namespace: int,
     model: int,
     history: Sequence[int],
+    shows: bool,
 ) -> None:
     """Make ``slot`` a stream of ``history``."""
     free_stream(state, slot)
-    begin_stream(state, slot, prompt_length, namespace, model)
+    begin_stream(state, slot, prompt_length, namespace, model, shows)
     append_tokens(state, slot, history)
     index_some(state, slot, LINKED_PER_CALL)
 

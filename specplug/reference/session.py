@@ -54,7 +54,7 @@ class Session:
         model, taken = self.templates.model_of(namespace, tokens)
         if taken:
             copy_model(self.state, model)
-        begin_stream(self.state, slot, request.prompt_length, namespace, model)
+        begin_stream(self.state, slot, request.prompt_length, namespace, model, request.shares)
         append_tokens(self.state, slot, tokens)
         index_some(self.state, slot, LINKED_PER_CALL)
 

@@ -73,10 +73,11 @@ def last_place(state: SuffixState, slot: int, token: int) -> int:
 
 
 def begin_stream(
-    state: SuffixState, slot: int, prompt_length: int, namespace: int, model: int
+    state: SuffixState, slot: int, prompt_length: int, namespace: int, model: int, shows: bool
 ) -> None:
-    """Make ``slot`` an empty stream."""
-    state.streams[slot] = Stream(prompt_length, namespace, model)
+    """Make ``slot`` an empty stream; ``shows``: others may read its answer while it is written."""
+    shown = max(1, prompt_length) if shows else 0
+    state.streams[slot] = Stream(prompt_length, namespace, model, shown)
 
 
 def append_tokens(state: SuffixState, slot: int, tokens: Sequence[int]) -> None:

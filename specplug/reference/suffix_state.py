@@ -25,6 +25,9 @@ LINKED_PER_CALL = 1 << 14
 MAX_CANDIDATES = 100
 SEPARATOR = -1
 PROMPT, OUTPUT, STORE = 0, 1, 2
+LIVE, LIVE_BITS = 1 << 62, 32
+LIVE_WAYS, LIVE_FIRST, LIVE_ENOUGH = 4, 1, 4
+SHOWN_PER_CALL = 1 << 12
 LENGTH_BINS = 12
 N_FEATURES = 9
 LOG_TOKENS = 192
@@ -75,11 +78,13 @@ class Depth:
 @dataclass
 class Stream:
     """One request. ``buckets[page][order, bucket]`` lists positions, newest first; ``recent`` holds, by hash, a token
-    and its last index among those before linked positions."""
+    and its last index among those before linked positions; up to ``shown`` the answer stands in the table of answers
+    that are being written (0: never)."""
 
     prompt_length: int
     namespace: int
     model: int
+    shown: int
     tokens: list[int] = field(default_factory=list)
     indexed: int = 1
     buckets: list[dict[tuple[int, int], list[int]]] = field(default_factory=list)
@@ -139,7 +144,8 @@ class Outcome:
 class SuffixState:
     """Everything the slow drafter works on. The two token tables serve all models.
 
-    ``pending`` holds the outcomes that wait to be learned from, in their order.
+    ``pending`` holds the outcomes that wait to be learned from, in their order; ``live`` the places in running answers
+    by order and row, newest first, of ``live_rows`` rows.
     """
 
     streams: dict[int, Stream]
@@ -147,14 +153,16 @@ class SuffixState:
     models: list[Model]
     by_token: NDArray[np.float32]
     by_context: NDArray[np.float32]
+    live_rows: int
     pending: list[Outcome] = field(default_factory=list)
+    live: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
-def new_state(capacity: int, bucket_count: int) -> SuffixState:
+def new_state(capacity: int, bucket_count: int, live_rows: int) -> SuffixState:
     """No requests, nothing stored, nothing learned."""
     store, models = Store(capacity, bucket_count), [new_model() for _ in range(N_MODELS)]
     by_token, by_context = np.zeros((2, TABLE_ROWS, 2), np.float32)
-    return SuffixState({}, store, models, by_token, by_context)
+    return SuffixState({}, store, models, by_token, by_context, live_rows)
 
 
 def new_model() -> Model:

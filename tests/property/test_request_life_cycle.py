@@ -56,7 +56,8 @@ class RequestLifeCycle(RuleBasedStateMachine):
         self.proposer = SuffixProposer(context, settings_)
         self.fast = Session(self.proposer, context, on_fault="raise")
         store = self.proposer.index.state.store
-        state = suffix_state.new_state(len(store.tokens), store.heads.shape[1])
+        rows = self.proposer.index.state.slots.live.shape[1]
+        state = suffix_state.new_state(len(store.tokens), store.heads.shape[1], rows)
         self.slow = SlowSession(state, context, COST, MOST_PROMPT if prompts_too else 0)
         self.max_length = max_length
         self.keeps = store_kb > 0
@@ -112,6 +113,15 @@ class RequestLifeCycle(RuleBasedStateMachine):
         for _ in range(3):
             self._emit(name, text[-copied : len(text) - copied + 2] or [0])
             self._step([name])
+
+    @rule(name=requests, other=requests, back=st.integers(1, 25), count=st.integers(2, 12))
+    def say_what_another_says(self, name: str, other: str, back: int, count: int) -> None:
+        """A request copies what another one has said a while ago and may go on saying."""
+        text = self.text[other]
+        self._emit(name, text[-back : len(text) - back + count] or [0])
+        self._step([name, other] if name != other else [name])
+        self._emit(name, self.draft[name])
+        self._step([name])
 
     @rule(name=requests, tokens=prompts)
     def miss_a_step(self, name: str, tokens: list[int]) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from specplug.index import arrays
 from specplug.kernels import layout
-from specplug.kernels.match import find_candidates, load_context
+from specplug.kernels.candidates import find_candidates
+from specplug.kernels.match import load_context
 from specplug.types import allocate_drafts
 
 WORDS = list(range(100, 140))  # forty different tokens

@@ -122,14 +122,14 @@ import json
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from specplug import registry
-from specplug.kernels import drafting, learning, match, ranking, requests, store, streams
+from specplug.kernels import candidates, drafting, learning, live, match, ranking, requests, store, streams
 from specplug.session import Session
 from specplug.types import Context, Observed, Request, allocate_drafts
 
 def signatures():
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (drafting, learning, match, ranking, requests, store, streams)
+        for module in (candidates, drafting, learning, live, match, ranking, requests, store, streams)
         for name, kernel in vars(module).items()
         if isinstance(kernel, Dispatcher)
     }

@@ -99,6 +99,26 @@ CORRUPTIONS: dict[str, tuple[Corruption, str]] = {
         lambda s: _set(s.store.heads, (1, 0), 96),
         "store, order 2: a bucket points to 96, but the store ends at 96",
     ),
+    "lost request": (
+        lambda s: _set(s.slots.running, 0, 1),
+        "2 slots are somebody's, but 1 are counted",
+    ),
+    "more shown than said": (
+        lambda s: _set(s.slots.numbers, (0, layout.N_SHOWN), 101),
+        "slot 0 shows 101 of 100 tokens",
+    ),
+    "gap in a row of running answers": (
+        lambda s: _set(s.slots.live, (0, 5, 1), layout.LIVE + 7),
+        "a row of the running answers has a gap or a place twice",
+    ),
+    "place twice in a row of running answers": (
+        lambda s: _set(s.slots.live, (0, 5, slice(0, 2)), layout.LIVE + 7),
+        "a row of the running answers has a gap or a place twice",
+    ),
+    "running answer of nowhere": (
+        lambda s: _set(s.slots.live, (1, 5, 0), layout.LIVE + (4 << layout.LIVE_BITS) + 7),
+        "a row of the running answers names a slot that does not exist",
+    ),
     "weights not finite": (
         lambda s: _set(s.model.weights, (0, 0, 1, 2), np.nan),
         "model array 'weights' holds a value that is not finite",

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from specplug.index.arrays import new_slots
-from specplug.kernels.streams import append_tokens, begin_stream, index_some, last_place
+from specplug.kernels.streams import (
+    append_tokens,
+    begin_stream,
+    free_stream,
+    index_some,
+    last_place,
+)
 from specplug.reference import streams as ref
 from specplug.reference.suffix_state import RECENT_ROWS, new_state
 from specplug.types import Context
@@ -43,21 +49,22 @@ A, B, C = _rivals()
 def test_a_token_is_found_where_another_one_has_taken_its_row(
     text: list[int], token: int, expected: int
 ) -> None:
-    slots = new_slots(Context(50_000, 512, 4, max_requests=1))
-    begin_stream(slots, 0, 0, 0, 0)
+    slots = new_slots(Context(50_000, 512, 4, max_requests=1), False)
+    begin_stream(slots, 0, 0, 0, 0, False)
     append_tokens(slots, 0, np.array(text, np.int32))
     index_some(slots, 0, 1000)
-    slow: Any = new_state(0, 1)
-    ref.begin_stream(slow, 0, 0, 0, 0)
+    slow: Any = new_state(0, 1, 0)
+    ref.begin_stream(slow, 0, 0, 0, 0, False)
     ref.append_tokens(slow, 0, text)
     ref.index_some(slow, 0, 1000)
     assert last_place(slots, 0, token) == ref.last_place(slow, 0, token) == expected
 
 
 def test_a_new_request_in_the_slot_forgets_the_places() -> None:
-    slots = new_slots(Context(50_000, 512, 4, max_requests=1))
+    slots = new_slots(Context(50_000, 512, 4, max_requests=1), False)
     for text, expected in (([A, 1, 2], 0), ([1, 2, 3], -1)):
-        begin_stream(slots, 0, 0, 0, 0)
+        free_stream(slots, 0)
+        begin_stream(slots, 0, 0, 0, 0, False)
         append_tokens(slots, 0, np.array(text, np.int32))
         index_some(slots, 0, 1000)
         assert last_place(slots, 0, A) == expected

@@ -53,6 +53,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         "store_mb": 64.0,
         "verify_cost": 0.03,
         "share_prompts": False,
+        "share_running": True,
         "common": None,
         "tree": False,
         "store_path": None,
