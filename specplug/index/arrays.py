@@ -63,7 +63,7 @@ def _zeros(shape: Any, dtype: type[np.generic] = np.float64, most: int = TOUCHED
 def new_slots(context: Context, shows: bool) -> layout.Slots:
     """Empty streams for ``context``; ``shows``: others may read an answer while it is written."""
     rows = 1 << max(10, min(14, (64 * context.max_requests - 1).bit_length()))
-    shows = shows and context.max_requests > 1
+    shows = shows and 1 < context.max_requests <= 1 << (layout.LIVE_TAG - layout.LIVE_BITS)
     per_slot = -(-context.max_length // layout.PAGE) + 1
     pages = min(FIRST_PAGES, per_slot * context.max_requests)
     numbers = np.zeros((context.max_requests, layout.SLOT_FIELDS), np.int64)

@@ -90,8 +90,8 @@ def _live(slots: layout.Slots) -> str:
         places = row[: np.count_nonzero(row)]
         if (places == 0).any() or len(np.unique(places)) < len(places):
             return f"a row of the running answers has a gap or a place twice: {row.tolist()}"
-        owners = (places - layout.LIVE) >> layout.LIVE_BITS
-        if (owners < 0).any() or (owners >= len(numbers)).any():
+        owners = places % (1 << layout.LIVE_TAG) >> layout.LIVE_BITS
+        if (places < layout.LIVE).any() or (owners >= len(numbers)).any():
             return f"a row of the running answers names a slot that does not exist: {row.tolist()}"
     return ""
 

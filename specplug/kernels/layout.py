@@ -101,9 +101,9 @@ RECENT_ROWS = 1 << 11
 #: Hit rates of sources and match lengths, and of their cells, are kept this far from 0 and 1.
 RAREST = 1e-4
 
-#: Answers that are being written (:mod:`specplug.kernels.live`): how their places are numbered; places in a row of the
-#: table, the first of its orders, candidates that make shorter contexts needless; places that are entered per call.
-LIVE, LIVE_BITS = 1 << 62, 32
+#: Answers that are being written (:mod:`specplug.kernels.live`): how their places are numbered and tagged; places in a
+#: row of the table, its first order, candidates that make shorter contexts needless; places that are entered per call.
+LIVE, LIVE_TAG, LIVE_BITS = 1 << 62, 46, 32
 LIVE_WAYS, LIVE_FIRST, LIVE_ENOUGH = 4, 1, 4
 SHOWN_PER_CALL = 1 << 12
 

@@ -1,9 +1,10 @@
 """Answers that are still being written serve other requests of their namespace: a table of their newest places.
 
 A place in another request's stream is numbered ``LIVE + (slot << LIVE_BITS) + position``. For each order and hash of a
-context, seeded with the namespace, a row of the table holds the newest places of that hash, newest first. Rows are
-never cleaned: an entry says where to look, and what stands there is compared token by token. So an answer that is
-over, or that was taken back in part, is simply not found any more.
+context, seeded with the namespace, a row of the table holds the newest places of that hash, newest first, each with
+the upper half of the hash as a tag: most of what shares a row need not be looked at. Rows are never cleaned: an entry
+says where to look, and what stands there is compared token by token. So an answer that is over, or that was taken back
+in part, is simply not found any more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from specplug.kernels.layout import (
     LIVE_BITS,
     LIVE_ENOUGH,
     LIVE_FIRST,
+    LIVE_TAG,
     LIVE_WAYS,
     MAX_MATCH,
     N_LENGTH,
@@ -117,19 +119,25 @@ def _match(state: State, other: Index, position: Index, most: Index) -> Index:
     return min(length, most)
 
 
-@lean_kernel
+@inlined_kernel
+def _tag_of(hashed: Index) -> Index:
+    return (np.int64(hashed) >> 16) << LIVE_TAG
+
+
+@inlined_kernel
 def _take_row(state: State, slot: Index, namespace: Index, order: Index, count: Index) -> Index:
     """Append the candidates of the table's row of an order; returns the new count."""
     table = state.slots.live
-    row = table[order - LIVE_FIRST, state.scratch.hashes[order] & (table.shape[1] - 1)]
+    hashed = state.scratch.hashes[order]
+    row = table[order - LIVE_FIRST, hashed & (table.shape[1] - 1)]
+    tag = _tag_of(hashed)
     shortest = ORDERS[order]
     longer = ORDERS[order + 1] if order < N_ORDERS - 1 else MAX_MATCH + 1
     rank = 0
     for way in range(LIVE_WAYS):
-        place = row[way]
-        if place == 0:
-            break
-        if not is_shown(state, slot, namespace, place):
+        place = row[way] - tag
+        # An empty row has no place, another tag leaves none that exists.
+        if place >> LIVE_TAG != LIVE >> LIVE_TAG or not is_shown(state, slot, namespace, place):
             continue
         other, position = slot_of(place)
         length = _match(state, other, position, min(longer, MAX_MATCH))
@@ -159,11 +167,11 @@ def find_live(state: State, slot: Index, namespace: Index, count: Index) -> Inde
 def _enter(slots: Slots, order: Index, hashed: Any, place: Index) -> None:
     """Put a place at the head of its row; the oldest one falls out, unless the place stood in the row already."""
     row = slots.live[order - LIVE_FIRST, hashed & (slots.live.shape[1] - 1)]
-    entering = place
+    entry = entering = place + _tag_of(hashed)
     for way in range(LIVE_WAYS):
         leaving = row[way]
         row[way] = entering
-        if leaving == place:
+        if leaving == entry:
             break
         entering = leaving
 
@@ -175,7 +183,7 @@ def _before(slots: Slots, slot: Index, position: Index) -> Any:
     return token_at(slots, slot, position) if position >= first else np.int32(SEPARATOR)
 
 
-@lean_kernel
+@inlined_kernel
 def _show(slots: Slots, slot: Index, budget: Index) -> Index:
     """Enter up to ``budget`` further places of an answer; returns how many."""
     numbers = slots.numbers[slot]

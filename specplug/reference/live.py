@@ -62,7 +62,8 @@ def find_live(state: SuffixState, slot: int, namespace: int, context: list[int])
     if len(state.streams) > 1 and state.live_rows > 0:
         for order, hashed in enumerate(hash_context(context, seed_of(namespace))):
             if hashed >= 0:
-                chains[order] = state.live.get((order, hashed % state.live_rows), [])
+                row = state.live.get((order, hashed % state.live_rows), [])
+                chains[order] = [place for tag, place in row if tag == hashed >> 16]
     return walk(
         *(lambda place: live_token(state, place), chains, context),
         *(lambda place: is_shown(state, slot, namespace, place), LIVE_ENOUGH),
@@ -80,7 +81,8 @@ def _show(state: SuffixState, slot: int, budget: int) -> int:
         for order, hashed in enumerate(hash_context(said, seed_of(stream.namespace))):
             if order >= LIVE_FIRST and hashed >= 0:
                 row = state.live.setdefault((order, hashed % state.live_rows), [])
-                row[:] = [place, *(other for other in row if other != place)][:LIVE_WAYS]
+                entry = (hashed >> 16, place)
+                row[:] = [entry, *(other for other in row if other != entry)][:LIVE_WAYS]
     stream.shown = end
     return end - start
 

@@ -25,7 +25,7 @@ LINKED_PER_CALL = 1 << 14
 MAX_CANDIDATES = 100
 SEPARATOR = -1
 PROMPT, OUTPUT, STORE = 0, 1, 2
-LIVE, LIVE_BITS = 1 << 62, 32
+LIVE, LIVE_TAG, LIVE_BITS = 1 << 62, 46, 32
 LIVE_WAYS, LIVE_FIRST, LIVE_ENOUGH = 4, 1, 4
 SHOWN_PER_CALL = 1 << 12
 LENGTH_BINS = 12
@@ -145,7 +145,7 @@ class SuffixState:
     """Everything the slow drafter works on. The two token tables serve all models.
 
     ``pending`` holds the outcomes that wait to be learned from, in their order; ``live`` the places in running answers
-    by order and row, newest first, of ``live_rows`` rows.
+    with their tags, by order and row, newest first, of ``live_rows`` rows.
     """
 
     streams: dict[int, Stream]
@@ -155,7 +155,7 @@ class SuffixState:
     by_context: NDArray[np.float32]
     live_rows: int
     pending: list[Outcome] = field(default_factory=list)
-    live: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    live: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
 
 
 def new_state(capacity: int, bucket_count: int, live_rows: int) -> SuffixState:

@@ -161,7 +161,7 @@ def test_of_a_context_the_newest_places_are_kept(lists: Any) -> None:
     say(index, text)
     table = index.index.state.slots.live
     places = [5 * turn + 4 for turn in range(20)][: -layout.LIVE_WAYS - 1 : -1]
-    rows = (table[-1] - layout.LIVE) & (2**layout.LIVE_BITS - 1)
+    rows = table[-1] & (2**layout.LIVE_BITS - 1)
     assert places in rows.tolist()
 
 
