@@ -130,7 +130,8 @@ class Sheet:
         """At least ``size`` bytes, and what the last section is padded with."""
         needed, words = size // 8 + ALIGNMENT[VERSION] // 8, self.paper.words
         if needed > len(words):
-            self.paper = _paper(max(needed, 2 * len(words)))
+            # What is not written to takes no memory; and what is large enough comes in pages of 2 MB.
+            self.paper = _paper(max(needed, 4 * len(words)))
             self.paper.words[: len(words)] = words
 
 

@@ -115,11 +115,14 @@ def _room_for(entries: int, tokens: int) -> _Room:
             return _KEPT.pop()
         except IndexError:
             pass
-    keys, spare = np.empty(size, np.uint64), np.empty(size, np.uint64)
-    order = places.Ordering(keys, spare, np.zeros(COUNTS, np.int64))
-    # There are no more buckets than entries.
-    runs, left = np.empty((size, 2), np.int32), np.empty((size // 2 + 1, 2), np.int32)
-    return _Room(order, runs, left, np.empty(max(tokens, KEPT), np.int32), keys.view(np.int64))
+    # There are no more buckets than entries. All in one piece, most of which then comes in pages of 2 MB.
+    ends = np.cumsum([size, size, size, size // 2 + 1, -(-max(tokens, KEPT) // 2)])
+    keys, spare, runs, left, ranks = np.split(np.empty(ends[-1], np.uint64), ends[:-1])
+    return _Room(
+        places.Ordering(keys, spare, np.zeros(COUNTS, np.int64)),
+        *(runs.view(np.int32).reshape(-1, 2), left.view(np.int32).reshape(-1, 2)),
+        *(ranks.view(np.int32), keys.view(np.int64)),
+    )
 
 
 def ranges(counts: Entries, most: int) -> Iterator[tuple[int, int]]:

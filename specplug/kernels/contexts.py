@@ -67,8 +67,9 @@ def tally_entries(
     for position in range(shelf.meta[TOKENS]):
         token = token_of(shelf, position)
         if before >= 0 and token >= 0:
+            if counts[before] == 0:
+                marks[before >> 6] |= np.uint64(1) << np.uint64(before & 63)
             counts[before] += 1
-            marks[before >> 6] |= np.uint64(1) << np.uint64(before & 63)
         before = token
     found, total = np.int64(0), np.int64(0)
     for word in range(marks.shape[0]):
