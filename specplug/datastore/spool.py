@@ -78,8 +78,13 @@ class PackedSpool:
         if size > self.room:
             wrong = int(first_outside(documents, separator))
             if wrong < 0:
-                ends = np.cumsum(lengths)
-                self.append(np.insert(documents.astype(np.int64), ends, separator))
+                # Not all at once: a document may be a large file, and the wider copy is twice as large.
+                end, closing = 0, np.array([separator], np.int64)
+                for length in lengths.tolist():
+                    start, end = end, end + length
+                    for low in range(start, end, BLOCK):
+                        self.append(documents[low : min(end, low + BLOCK)].astype(np.int64))
+                    self.append(closing)
             return wrong
         offset = self._pending * self._bits
         wrong = int(pack_documents(documents, lengths, separator, self._bits, offset, self._words))

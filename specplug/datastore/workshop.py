@@ -61,7 +61,8 @@ class Workshop:
             if restart:  # not the folder, in which the lock may be
                 for left in (self.place / JOURNAL, self.place / FILE, self.folder / _FRESH):
                     left.unlink(missing_ok=True)
-            # Asked so that there being none is no exception, which would take as long as all other calls here.
+            # Asked so that there being none is no exception, which would take as long as all other calls here. One that
+            # cannot be looked at counts as none: what cannot be read cannot be gone on with either.
             self._left = os.access(WORKSHOP, os.F_OK, dir_fd=self._handle)
         except BaseException:
             self.close()

@@ -24,7 +24,8 @@ def as_tokens(tokens: TokenArray, what: str) -> TokenArray:
 
 
 def check_buffers(out: DraftBuffers, rows: int) -> None:
-    """Refuse buffers that compiled code cannot write ``rows`` drafts into."""
+    """Refuse buffers that compiled code cannot write ``rows`` drafts into, each as wide as ``out.tokens``."""
+    width = out.tokens.shape[-1] if out.tokens.ndim else 0
     given: list[tuple[str, NDArray[Any] | None, int, type[np.generic]]] = [
         ("tokens", out.tokens, 2, np.int32),
         ("survival", out.survival, 2, np.float64),
@@ -35,9 +36,10 @@ def check_buffers(out: DraftBuffers, rows: int) -> None:
         if array is None:
             continue
         fits = array.ndim == axes and len(array) >= rows and array.flags.carray
+        fits = fits and (axes == 1 or array.shape[1] >= width)
         if array.dtype != dtype or not fits:
             raise InvalidRequestError(
                 f"draft buffer {name!r} must be a contiguous, writable {np.dtype(dtype).name} array of at least {rows} "
-                f"rows and {axes} axes, got {array.dtype} {array.shape}; specplug.types.allocate_drafts makes such "
-                "buffers"
+                f"rows and {axes} axes{f', {width} columns' if axes == 2 else ''}, got {array.dtype} {array.shape}; "
+                "specplug.types.allocate_drafts makes such buffers"
             )

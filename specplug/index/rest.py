@@ -151,10 +151,15 @@ class RestIndex:
         self._check_slots(slots)
         offsets = as_kernel_array(observed.offsets, np.int64)
         tokens = as_tokens(observed.tokens, "Observed.tokens")
-        if len(offsets) != len(slots) + 1 or offsets[0] < 0 or offsets[-1] > len(tokens):
+        ends = offsets.tolist()
+        if (
+            offsets.shape != (len(slots) + 1,)
+            or not 0 <= ends[0] <= ends[-1] <= len(tokens)
+            or ends != sorted(ends)
+        ):
             raise InvalidRequestError(
                 f"Observed.offsets must hold {len(slots) + 1} ascending numbers from 0 to at most {len(tokens)}, "
-                f"got {offsets.tolist()}"
+                f"got {ends}"
             )
         self._kernels.observe(self.readers, self.model, slots, offsets, tokens, self._cost)
 
@@ -212,6 +217,11 @@ class RestIndex:
         if bound.ndim != 1 or limits.shape != bound.shape:
             raise InvalidRequestError(
                 f"slots and ceilings must have one axis and the same length, got {bound.shape} and {limits.shape}"
+            )
+        if len(bound) > self.context.max_requests:
+            raise InvalidRequestError(
+                f"a batch has at most {self.context.max_requests} rows (Context.max_requests), got {len(bound)}; "
+                "a slot may be named once"
             )
         check_buffers(out, len(bound))
         parents = self._parents if out.parents is None else out.parents

@@ -74,7 +74,8 @@ def tally_entries(
     found, total = np.int64(0), np.int64(0)
     for word in range(marks.shape[0]):
         left = marks[word]
-        marks[word] = 0
+        if left != 0:  # what is only read, the system need not give memory for
+            marks[word] = 0
         while left != 0:
             last = (word << 6) + lowest(left)
             left &= left - np.uint64(1)

@@ -341,3 +341,17 @@ def test_the_journal_is_replaced_as_a_whole(tmp_path: Path) -> None:
         content = json.loads((tmp_path / WORKSHOP / "journal.json").read_text())
     assert content["cursor"] == {"a": 1}
     assert not (tmp_path / WORKSHOP / "journal.new").exists()
+
+
+def test_a_long_document_is_not_copied_as_a_whole(tmp_path: Path) -> None:
+    """It may be a large file; twice its size was needed beside it."""
+    document = np.zeros(1 << 22, np.int32)
+    with Writer(tmp_path, 100) as writer:
+        writer.add(document[:100_000])  # from here on it goes to the disk
+        tracemalloc.start()
+        try:
+            writer.add(document)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < document.nbytes // 2, f"{peak} bytes for a document of {document.nbytes}"

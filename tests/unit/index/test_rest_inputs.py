@@ -39,6 +39,8 @@ def index(tmp_path: Path) -> RestIndex:
         ("lengths", np.zeros((2, 1), np.int32)),
         ("lengths", np.broadcast_to(np.int32(0), 2)),
         ("parents", np.zeros((2, 8), np.int64)),
+        ("survival", np.zeros((2, 7))),
+        ("parents", np.zeros((2, 1), np.int32)),
     ],
 )
 def test_buffers_that_kernels_cannot_fill_are_refused(
@@ -47,6 +49,23 @@ def test_buffers_that_kernels_cannot_fill_are_refused(
     out = allocate_drafts(2, 8)._replace(**{name: array})
     with pytest.raises(InvalidRequestError, match=f"draft buffer '{name}' must be a contiguous"):
         index.propose(np.arange(2, dtype=np.int32), CEILINGS, out)
+
+
+@pytest.mark.parametrize("ends", [[0, 40, 3], [-1, 2, 3], [0, 2, 4], [0, 3], [2, 1, 3]])
+def test_offsets_that_lead_out_of_the_tokens_are_refused(index: RestIndex, ends: list[int]) -> None:
+    """What lies behind the array was read, and became what a request had said."""
+    told = Observed(np.arange(2, dtype=np.int32), np.array(ends, np.int64), WORDS[:3])
+    with pytest.raises(
+        InvalidRequestError, match=r"Observed\.offsets must hold 3 ascending numbers"
+    ):
+        index.observe(told)
+
+
+def test_more_rows_than_requests_are_refused(index: RestIndex) -> None:
+    """There are not more places for the parents of a chain's tokens."""
+    slots, ceilings = np.zeros(3, np.int32), np.full(3, 8, np.int32)
+    with pytest.raises(InvalidRequestError, match=r"at most 2 rows .* got 3; a slot may be named"):
+        index.propose(slots, ceilings, allocate_drafts(3, 8))
 
 
 def test_a_missing_ceiling_is_refused(index: RestIndex) -> None:
