@@ -1,7 +1,7 @@
 """Drafts from text: what this request, or another one, said after the same words.
 
 Where nothing is found nothing is drafted. How candidates are found and ranked is described in
-:mod:`specplug.kernels.match`, :mod:`specplug.kernels.ranking` and :mod:`specplug.kernels.drafting`.
+:mod:`specplug.kernels.candidates`, :mod:`specplug.kernels.ranking` and :mod:`specplug.kernels.drafting`.
 """
 
 from __future__ import annotations

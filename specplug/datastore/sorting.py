@@ -92,14 +92,12 @@ class _Room(NamedTuple):
     Attributes:
         runs, left: int32 ``[n, 2]``, what is to be sorted, and what is left of it.
         ranks: int32 ``[tokens]``.
-        sorted: int64, the same memory as ``order.keys``.
     """
 
     order: places.Ordering
     runs: Ranks
     left: Ranks
     ranks: Ranks
-    sorted: Entries
 
 
 #: Room for so many tokens that a build has done with: for a small one, fresh pages would take as long as sorting.
@@ -121,7 +119,7 @@ def _room_for(entries: int, tokens: int) -> _Room:
     return _Room(
         places.Ordering(keys, spare, np.zeros(COUNTS, np.int64)),
         *(runs.view(np.int32).reshape(-1, 2), left.view(np.int32).reshape(-1, 2)),
-        *(ranks.view(np.int32), keys.view(np.int64)),
+        ranks.view(np.int32),
     )
 
 
@@ -168,8 +166,8 @@ def _widths(shelf: places.Shelf, tally: places.Tally) -> tuple[int, int, int, in
 
 def _sorted_at_once(shelf: places.Shelf, tally: places.Tally, room: _Room) -> Entries:
     """All entries: by a few tokens, then by ranks, which double the tokens that are compared in every round."""
-    order_entries(shelf, tally, *room[:4], _widths(shelf, tally))
-    return room.sorted[: int(tally.starts[-1])]
+    order_entries(shelf, tally, *room, _widths(shelf, tally))
+    return room.order.keys[: int(tally.starts[-1])].view(np.int64)
 
 
 class _Part:

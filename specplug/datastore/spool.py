@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +59,13 @@ class PackedSpool:
         """SHA-256 of the section as it was closed last."""
         return self._closed.digest()
 
-    def append(self, values: NDArray[np.int64]) -> None:
-        """Append the lowest bits of int64 ``[n]``."""
+    def append(self, values: NDArray[np.integer[Any]]) -> None:
+        """Append the lowest bits of int32 or int64 ``[n]``, which are made wider in parts: they may be a large file."""
         start = 0
         while start < len(values):
             part = values[start : start + BLOCK - self._pending]
-            pack(part, self._bits, self._pending * self._bits, self._words)
+            wide = part.astype(np.int64, copy=False)
+            pack(wide, self._bits, self._pending * self._bits, self._words)
             self._pending += len(part)
             start += len(part)
             if self._pending == BLOCK:
@@ -78,12 +79,9 @@ class PackedSpool:
         if size > self.room:
             wrong = int(first_outside(documents, separator))
             if wrong < 0:
-                # Not all at once: a document may be a large file, and the wider copy is twice as large.
-                end, closing = 0, np.array([separator], np.int64)
-                for length in lengths.tolist():
-                    start, end = end, end + length
-                    for low in range(start, end, BLOCK):
-                        self.append(documents[low : min(end, low + BLOCK)].astype(np.int64))
+                closing = np.array([separator], np.int64)
+                for document in np.split(documents, np.cumsum(lengths)[:-1]):
+                    self.append(document)
                     self.append(closing)
             return wrong
         offset = self._pending * self._bits

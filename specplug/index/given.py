@@ -23,6 +23,14 @@ def as_tokens(tokens: TokenArray, what: str) -> TokenArray:
     return array
 
 
+def wrong_offsets(rows: int, most: int, offsets: NDArray[np.int64]) -> InvalidRequestError:
+    """What is said of offsets that do not part ``most`` tokens among ``rows`` rows."""
+    return InvalidRequestError(
+        f"Observed.offsets must hold {rows + 1} ascending numbers from 0 to at most {most}, "
+        f"got {offsets.tolist()}"
+    )
+
+
 def check_buffers(out: DraftBuffers, rows: int) -> None:
     """Refuse buffers that compiled code cannot write ``rows`` drafts into, each as wide as ``out.tokens``."""
     width = out.tokens.shape[-1] if out.tokens.ndim else 0

@@ -17,7 +17,7 @@ import numpy as np
 from specplug.errors import DatastoreError, InvalidRequestError
 from specplug.index.datastore_format import PLACEHOLDER
 from specplug.index.datastore_format import layout as plan
-from specplug.index.given import as_tokens, check_buffers
+from specplug.index.given import as_tokens, check_buffers, wrong_offsets
 from specplug.index.volume import Volume, log
 from specplug.kernels import datastore_layout as layout
 from specplug.kernels._jit import direct
@@ -157,10 +157,7 @@ class RestIndex:
             or not 0 <= ends[0] <= ends[-1] <= len(tokens)
             or ends != sorted(ends)
         ):
-            raise InvalidRequestError(
-                f"Observed.offsets must hold {len(slots) + 1} ascending numbers from 0 to at most {len(tokens)}, "
-                f"got {ends}"
-            )
+            raise wrong_offsets(len(slots), len(tokens), offsets)
         self._kernels.observe(self.readers, self.model, slots, offsets, tokens, self._cost)
 
     def propose(self, slots: IntArray, ceilings: IntArray, out: DraftBuffers) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specplug.errors import InvalidRequestError
 from specplug.index.arrays import copy_model, grow_slots, new_scratch, new_state
-from specplug.index.given import as_tokens, check_buffers
+from specplug.index.given import as_tokens, check_buffers, wrong_offsets
 from specplug.index.helpers import Helpers
 from specplug.index.templates import Namespaces, Templates
 from specplug.kernels import layout
@@ -273,7 +273,7 @@ class SuffixIndex:
         """Tell kernels where the caller's arrays lie; most callers use the same ones at each step."""
         bound, ends = as_kernel_array(slots, np.int32), as_kernel_array(offsets, np.int64)
         if len(ends) != len(bound) + 1:
-            raise _wrong_offsets(len(bound), most, ends)
+            raise wrong_offsets(len(bound), most, ends)
         self._bind("calls", "observed", bound)
         self._bind("calls", "offsets", ends)
         # What had to be copied would have to be copied anew at the next call.
@@ -305,7 +305,7 @@ class SuffixIndex:
         self._check_slots(calls.observed)
         ends = calls.offsets.tolist()
         if ends[0] < 0 or ends[-1] > count:
-            raise _wrong_offsets(len(calls.observed), count, calls.offsets)
+            raise wrong_offsets(len(calls.observed), count, calls.offsets)
         lengths = self.state.slots.numbers[calls.observed, layout.N_LENGTH].tolist()
         for slot, length, start, end in zip(
             calls.observed.tolist(), lengths, ends, ends[1:], strict=False
@@ -331,13 +331,6 @@ class SuffixIndex:
         grown = grow_slots(slots, max(2 * pages, pages + missing))
         for name in layout.Slots._fields:
             self._bind("slots", name, getattr(grown, name))
-
-
-def _wrong_offsets(rows: int, most: int, offsets: NDArray[np.int64]) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"Observed.offsets must hold {rows + 1} ascending numbers from 0 to at most {most}, "
-        f"got {offsets.tolist()}"
-    )
 
 
 class _Kernels(NamedTuple):

@@ -16,6 +16,7 @@ from specplug.kernels.layout import (
     N_LENGTH,
     N_NAMESPACE,
     N_POINTER,
+    N_PROMPT,
     N_SOURCES,
     POSITION,
     S_COMMON,
@@ -25,7 +26,7 @@ from specplug.kernels.layout import (
     Index,
     State,
 )
-from specplug.kernels.live import edit_in_live, find_live, is_shown, slot_of
+from specplug.kernels.live import find_live, is_shown, slot_of
 from specplug.kernels.match import (
     edit_in_store,
     edit_in_stream,
@@ -53,7 +54,7 @@ def _find_in_namespace(
 def _find_elsewhere(state: State, slot: Index, count: Index) -> Index:
     """Append the candidates of other requests, in the own namespace and then in the one that serves all.
 
-    Returns the new count. Both together are no more than one could bring: the second is asked where the first had few.
+    Returns the new count. The store is asked for the second where the first had few.
     """
     own, common = state.slots.numbers[slot, N_NAMESPACE], state.store.numbers[S_COMMON]
     first = count
@@ -82,10 +83,10 @@ def _may_read(state: State, slot: Index, position: Index) -> bool:
 def _edit_at(state: State, slot: Index, source: Index, position: Index) -> Index:
     """Agreement before ``position`` of a source, past one edited token of it or of the context."""
     if source != STORE:
-        return edit_in_stream(state, slot, position - 1, _LAST)
+        return edit_in_stream(state, slot, 0, position - 1, _LAST)
     if position >= LIVE:
         other, place = slot_of(position)
-        return edit_in_live(state, other, place - 1, _LAST)
+        return edit_in_stream(state, other, state.slots.numbers[other, N_PROMPT], place - 1, _LAST)
     store = state.store
     low = max(BLOCK, store.numbers[S_END] - store.tokens.shape[0] + 1)
     return edit_in_store(state, position - 1, _LAST, physical(store, position - 1), low)
@@ -122,8 +123,7 @@ def _find_by_pointers(state: State, slot: Index, count: Index) -> Index:
                 continue
             extension = _edit_at(state, slot, source, position)
             if extension > 0 and not _is_known(state, source, position, count):
-                take(state, count, position, 0, class_of(extension, inserted))
-                state.scratch.candidates[count, SOURCE] = source
+                take(state, count, (position, source), 0, class_of(extension, inserted))
                 count += 1
     return count
 

@@ -15,6 +15,7 @@ from specplug.kernels.layout import (
     N_ORDERS,
     ORDERS,
     POSITION,
+    SOURCE,
     Index,
     IntArray,
     LongArray,
@@ -49,9 +50,9 @@ def class_of(edit: Index, rank: Index) -> Index:
 
 
 @lean_kernel
-def take(state: State, row: Index, position: Index, length: Index, kind: Index) -> None:
-    """Write position, length and class of a candidate."""
+def take(state: State, row: Index, found: Any, length: Index, kind: Index) -> None:
+    """Write a candidate: where it was ``found`` (position and source), length and class."""
     candidate = state.scratch.candidates[row]
-    candidate[POSITION] = position
+    candidate[POSITION], candidate[SOURCE] = found
     candidate[LENGTH] = length
     candidate[CLASS] = kind

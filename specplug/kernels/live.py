@@ -15,7 +15,6 @@ import numpy as np
 
 from specplug.kernels._jit import inlined_kernel, lean_kernel
 from specplug.kernels.chains import class_of, take
-from specplug.kernels.lanes import LANES, agreement
 from specplug.kernels.layout import (
     CONTEXT,
     LIVE,
@@ -31,19 +30,17 @@ from specplug.kernels.layout import (
     N_PROMPT,
     N_SHOWN,
     ORDERS,
-    PAGE,
-    PAGE_BITS,
     SEPARATOR,
     SHOWN_PER_CALL,
-    SOURCE,
     STORE,
     Index,
     IntArray,
     Slots,
     State,
 )
+from specplug.kernels.match import edit_in_stream, match_in_stream
 from specplug.kernels.store import seed_of
-from specplug.kernels.streams import context_hashes, token_at
+from specplug.kernels.streams import context_hashes, token_at, token_from
 
 #: Where the last token stands in the context.
 _LAST = CONTEXT - 1
@@ -77,48 +74,6 @@ def live_token(slots: Slots, place: Index) -> Any:
     return token_at(slots, other, position)
 
 
-@lean_kernel
-def _agree(state: State, other: Index, position: Index, there: Index) -> Index:
-    """Tokens that agree at ``position`` of an answer, at ``there`` in the context, and before; at most LANES.
-
-    None do before the beginning of the answer; ``position`` may lie there.
-    """
-    slots, context = state.slots, state.scratch.context
-    before = position - slots.numbers[other, N_PROMPT]
-    start = position & (PAGE - 1)
-    if before >= LANES - 1 and start >= LANES - 1:
-        page = np.int64(slots.pages[other, position >> PAGE_BITS])
-        return agreement(slots.tokens, (page << PAGE_BITS) | start, context, there)
-    count = 0
-    while (
-        count < LANES
-        and count <= before
-        and token_at(slots, other, position - count) == context[there - count]
-    ):
-        count += 1
-    return count
-
-
-@lean_kernel
-def edit_in_live(state: State, other: Index, position: Index, there: Index) -> Index:
-    """Longest agreement (at most LANES) before ``position`` and ``there``, past one edited token at them."""
-    best: Index = _agree(state, other, position - 1, there - 1)  # substituted
-    best = max(best, _agree(state, other, position, there - 1))  # inserted in the context
-    return max(best, _agree(state, other, position - 1, there))  # deleted from it
-
-
-@lean_kernel
-def _match(state: State, other: Index, position: Index, most: Index) -> Index:
-    """Tokens that agree before ``position`` of an answer and at the end of the context, at most ``most``."""
-    length = _agree(state, other, position - 1, _LAST)
-    while 0 < length < most and length % LANES == 0:
-        more = _agree(state, other, position - 1 - length, _LAST - length)
-        length += more
-        if more < LANES:
-            break
-    return min(length, most)
-
-
 @inlined_kernel
 def _tag_of(hashed: Index) -> Index:
     return (np.int64(hashed) >> 16) << LIVE_TAG
@@ -140,14 +95,15 @@ def _take_row(state: State, slot: Index, namespace: Index, order: Index, count: 
         if place >> LIVE_TAG != LIVE >> LIVE_TAG or not is_shown(state, slot, namespace, place):
             continue
         other, position = slot_of(place)
-        length = _match(state, other, position, min(longer, MAX_MATCH))
+        first = state.slots.numbers[other, N_PROMPT]
+        length = match_in_stream(state, other, first, position, min(longer, MAX_MATCH))
         if length >= shortest:
             if length < longer:
                 edit: Index = 0
                 if 2 * length < MAX_MATCH:
-                    edit = edit_in_live(state, other, position - length - 1, _LAST - length)
-                take(state, count, place, length, class_of(edit, rank))
-                state.scratch.candidates[count, SOURCE] = STORE
+                    before = position - length - 1
+                    edit = edit_in_stream(state, other, first, before, _LAST - length)
+                take(state, count, (place, STORE), length, class_of(edit, rank))
                 count += 1
             rank += 1
     return count
@@ -177,13 +133,6 @@ def _enter(slots: Slots, order: Index, hashed: Any, place: Index) -> None:
 
 
 @inlined_kernel
-def _before(slots: Slots, slot: Index, position: Index) -> Any:
-    """The token of an answer at ``position``, -1 before its beginning."""
-    first = slots.numbers[slot, N_PROMPT]
-    return token_at(slots, slot, position) if position >= first else np.int32(SEPARATOR)
-
-
-@inlined_kernel
 def _show(slots: Slots, slot: Index, budget: Index) -> Index:
     """Enter up to ``budget`` further places of an answer; returns how many."""
     numbers = slots.numbers[slot]
@@ -192,8 +141,9 @@ def _show(slots: Slots, slot: Index, budget: Index) -> Index:
     if start <= 0 or end <= start:
         return 0
     seed = seed_of(numbers[N_NAMESPACE])
-    a, b = _before(slots, slot, start - 1), _before(slots, slot, start - 2)
-    c, d = _before(slots, slot, start - 3), _before(slots, slot, start - 4)
+    first = numbers[N_PROMPT]
+    a, b = token_from(slots, slot, first, start - 1), token_from(slots, slot, first, start - 2)
+    c, d = token_from(slots, slot, first, start - 3), token_from(slots, slot, first, start - 4)
     for position in range(start, end):
         hashes, known = context_hashes(seed, (a, b, c, d))
         place = LIVE + (np.int64(slot) << LIVE_BITS) + position

@@ -28,7 +28,6 @@ from specplug.kernels.layout import (
     PAGE_BITS,
     PROMPT,
     S_END,
-    SOURCE,
     STORE,
     Index,
     IntArray,
@@ -65,12 +64,12 @@ def load_context(slots: Slots, slot: Index, context: IntArray) -> Index:
 
 
 @lean_kernel
-def _few_in_stream(state: State, slot: Index, here: Index, there: Index) -> Index:
-    """:func:`agreement` where a page, or the stream, begins within the tokens before ``here``."""
+def _few_in_stream(state: State, slot: Index, first: Index, here: Index, there: Index) -> Index:
+    """:func:`agreement` where a page, or what may be read, begins within the tokens before ``here``."""
     count = 0
     while (
         count < LANES
-        and count <= here
+        and count <= here - first
         and token_at(state.slots, slot, here - count) == state.scratch.context[there - count]
     ):
         count += 1
@@ -78,11 +77,14 @@ def _few_in_stream(state: State, slot: Index, here: Index, there: Index) -> Inde
 
 
 @inlined_kernel
-def _agree_in_stream(state: State, slot: Index, here: Index, there: Index) -> Index:
-    """Tokens that agree at ``here`` in a stream, at ``there`` in the context, and before; at most LANES."""
+def _agree_in_stream(state: State, slot: Index, first: Index, here: Index, there: Index) -> Index:
+    """Tokens that agree at ``here`` in a stream, at ``there`` in the context, and before; at most LANES.
+
+    Of the stream what stands before ``first`` is not read; ``here`` may lie there, and then none do.
+    """
     start = here & (PAGE - 1)
-    if here < LANES - 1 or start < LANES - 1:
-        return _few_in_stream(state, slot, here, there)
+    if here - first < LANES - 1 or start < LANES - 1:
+        return _few_in_stream(state, slot, first, here, there)
     page = np.int64(state.slots.pages[slot, here >> PAGE_BITS])
     return agreement(state.slots.tokens, (page << PAGE_BITS) | start, state.scratch.context, there)
 
@@ -110,11 +112,16 @@ def _agree_in_store(state: State, here: Index, there: Index, place: Index, low: 
 
 
 @lean_kernel
-def edit_in_stream(state: State, slot: Index, here: Index, there: Index) -> Index:
-    """Longest agreement (at most LANES) before ``here`` and ``there``, past one edited token at them."""
-    best: Index = _agree_in_stream(state, slot, here - 1, there - 1)  # substituted
-    best = max(best, _agree_in_stream(state, slot, here, there - 1))  # inserted in the context
-    return max(best, _agree_in_stream(state, slot, here - 1, there))  # deleted from it
+def edit_in_stream(state: State, slot: Index, first: Index, here: Index, there: Index) -> Index:
+    """Longest agreement (at most LANES) before ``here`` and ``there``, past one edited token at them.
+
+    ``first`` is where the text begins: a stream, or the answer in it.
+    """
+    best: Index = _agree_in_stream(state, slot, first, here - 1, there - 1)  # substituted
+    best = max(
+        best, _agree_in_stream(state, slot, first, here, there - 1)
+    )  # inserted in the context
+    return max(best, _agree_in_stream(state, slot, first, here - 1, there))  # deleted from it
 
 
 @lean_kernel
@@ -126,11 +133,11 @@ def edit_in_store(state: State, here: Index, there: Index, place: Index, low: In
 
 
 @lean_kernel
-def _match_in_stream(state: State, slot: Index, position: Index, most: Index) -> Index:
-    """Tokens that agree before ``position`` and at the end of the context, at most ``most``."""
-    length = _agree_in_stream(state, slot, position - 1, _LAST)
+def match_in_stream(state: State, slot: Index, first: Index, position: Index, most: Index) -> Index:
+    """Tokens that agree before ``position`` and at the end of the context, at most ``most``; see above."""
+    length = _agree_in_stream(state, slot, first, position - 1, _LAST)
     while 0 < length < most and length % LANES == 0:
-        more = _agree_in_stream(state, slot, position - 1 - length, _LAST - length)
+        more = _agree_in_stream(state, slot, first, position - 1 - length, _LAST - length)
         length += more
         if more < LANES:
             break
@@ -158,14 +165,14 @@ def _walk_stream(state: State, slot: Index, order: Index, position: Index, count
         prefetch(slots.tokens, there)
         prefetch(slots.links, there * N_ORDERS + order)
         # Whoever matches further has been found in the chain of a longer context.
-        length = _match_in_stream(state, slot, position, min(longer, MAX_MATCH))
+        length = match_in_stream(state, slot, 0, position, min(longer, MAX_MATCH))
         if shortest <= length:
             if length < longer:
                 edit: Index = 0
                 if 2 * length < MAX_MATCH:  # beyond that an edit further back says nothing more
-                    edit = edit_in_stream(state, slot, position - length - 1, _LAST - length)
-                take(state, count, position, length, class_of(edit, rank))
-                state.scratch.candidates[count, SOURCE] = PROMPT if position < prompt else OUTPUT
+                    edit = edit_in_stream(state, slot, 0, position - length - 1, _LAST - length)
+                source = PROMPT if position < prompt else OUTPUT
+                take(state, count, (position, source), length, class_of(edit, rank))
                 count += 1
             rank += 1
         position = following
@@ -241,8 +248,7 @@ def _walk_store(
                     edit = edit_in_store(
                         state, position - before, _LAST - length, place - before, low
                     )
-                take(state, count, position, length, class_of(edit, rank))
-                state.scratch.candidates[count, SOURCE] = STORE
+                take(state, count, (position, STORE), length, class_of(edit, rank))
                 count += 1
             rank += 1
         if link == 0:

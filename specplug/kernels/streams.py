@@ -205,9 +205,9 @@ def _open_bucket_page(slots: Slots, slot: Index, page: Index) -> None:
 
 
 @inlined_kernel
-def _before(slots: Slots, slot: Index, position: Index) -> Any:
-    """The token at ``position``, -1 before the beginning."""
-    return token_at(slots, slot, position) if position >= 0 else np.int32(SEPARATOR)
+def token_from(slots: Slots, slot: Index, first: Index, position: Index) -> Any:
+    """The token at ``position``, -1 before ``first``, where what may be read begins."""
+    return token_at(slots, slot, position) if position >= first else np.int32(SEPARATOR)
 
 
 @inlined_kernel
@@ -225,8 +225,8 @@ def index_stream(slots: Slots, slot: Index, end: Index) -> None:
     """Link the positions up to ``end`` (excluded) that are not linked yet."""
     position = slots.numbers[slot, N_INDEXED]
     half = _half((position >> PAGE_BITS) + 1)
-    a, b = _before(slots, slot, position - 1), _before(slots, slot, position - 2)
-    c, d = _before(slots, slot, position - 3), _before(slots, slot, position - 4)
+    a, b = token_from(slots, slot, 0, position - 1), token_from(slots, slot, 0, position - 2)
+    c, d = token_from(slots, slot, 0, position - 3), token_from(slots, slot, 0, position - 4)
     while position < end:
         page = position >> PAGE_BITS
         if position & (PAGE - 1) == 0 or position == 1:

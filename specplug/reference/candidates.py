@@ -6,7 +6,7 @@ Order of the candidates: own text, then what other requests are saying, then the
 from __future__ import annotations
 
 from specplug.reference.chains import class_of, take
-from specplug.reference.live import edit_in_live, find_live, is_shown
+from specplug.reference.live import find_live, is_shown, slot_of
 from specplug.reference.match import (
     edit_in_store,
     edit_in_stream,
@@ -74,9 +74,11 @@ def _by_pointers(
                 for c in found + added
             )
             if source != STORE:
-                extension = edit_in_stream(state, slot, position, context)
+                extension = edit_in_stream(state, slot, 0, position, context)
             elif position >= LIVE:
-                extension = edit_in_live(state, position, context)
+                other, place = slot_of(position)
+                first = state.streams[other].prompt_length
+                extension = edit_in_stream(state, other, first, place, context)
             else:
                 extension = edit_in_store(state, position, context)
             if extension > 0 and not known:

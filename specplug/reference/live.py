@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from specplug.reference.chains import hash_context
 from specplug.reference.store import seed_of
+from specplug.reference.streams import token_from
 from specplug.reference.suffix_state import (
     LIVE,
     LIVE_BITS,
@@ -22,7 +23,7 @@ from specplug.reference.suffix_state import (
     Candidate,
     SuffixState,
 )
-from specplug.reference.walking import edit_extension, walk
+from specplug.reference.walking import walk
 
 
 def slot_of(place: int) -> tuple[int, int]:
@@ -46,14 +47,9 @@ def live_token(state: SuffixState, place: int) -> int:
     """The token of an answer at a place, -1 where it has not come to, or before its beginning."""
     other, position = slot_of(place)
     stream = state.streams.get(other)
-    if stream is None or not stream.prompt_length <= position < len(stream.tokens):
+    if stream is None or position >= len(stream.tokens):
         return SEPARATOR
-    return stream.tokens[position]
-
-
-def edit_in_live(state: SuffixState, place: int, context: list[int]) -> int:
-    """Agreement past one edited token before a place and at the end of the context."""
-    return edit_extension(lambda p: live_token(state, p), place, context, len(context))
+    return token_from(state, other, stream.prompt_length, position)
 
 
 def find_live(state: SuffixState, slot: int, namespace: int, context: list[int]) -> list[Candidate]:

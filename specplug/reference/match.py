@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from specplug.reference.chains import hash_context
 from specplug.reference.store import seed_of
-from specplug.reference.streams import bucket_of, bucket_page
+from specplug.reference.streams import bucket_of, bucket_page, token_from
 from specplug.reference.suffix_state import (
     BLOCK,
     CONTEXT,
     ENOUGH,
+    MAX_MATCH,
     ORDERS,
     OUTPUT,
     PAGE,
@@ -20,7 +21,7 @@ from specplug.reference.suffix_state import (
     Candidate,
     SuffixState,
 )
-from specplug.reference.walking import Reader, edit_extension, walk
+from specplug.reference.walking import Reader, agreement, edit_extension, walk
 
 
 def load_context(state: SuffixState, slot: int) -> list[int]:
@@ -28,9 +29,8 @@ def load_context(state: SuffixState, slot: int) -> list[int]:
     return state.streams[slot].tokens[-CONTEXT:]
 
 
-def _stream_reader(state: SuffixState, slot: int) -> Reader:
-    tokens = state.streams[slot].tokens
-    return lambda position: tokens[position] if position >= 0 else -1
+def _stream_reader(state: SuffixState, slot: int, first: int) -> Reader:
+    return lambda position: token_from(state, slot, first, position)
 
 
 def _store_reader(state: SuffixState) -> Reader:
@@ -39,9 +39,19 @@ def _store_reader(state: SuffixState) -> Reader:
     return lambda position: store.tokens[position] if position >= oldest else -1
 
 
-def edit_in_stream(state: SuffixState, slot: int, position: int, context: list[int]) -> int:
-    """Agreement past one edited token before ``position`` of a stream and at the end of the context."""
-    return edit_extension(_stream_reader(state, slot), position, context, len(context))
+def edit_in_stream(
+    state: SuffixState, slot: int, first: int, position: int, context: list[int]
+) -> int:
+    """Agreement past one edited token before ``position`` of a text beginning at ``first``, and in the context."""
+    return edit_extension(_stream_reader(state, slot, first), position, context, len(context))
+
+
+def match_in_stream(
+    state: SuffixState, slot: int, first: int, position: int, context: list[int]
+) -> int:
+    """Tokens that agree before ``position`` of a stream, from ``first`` on, and at the end of the context."""
+    read = _stream_reader(state, slot, first)
+    return agreement(read, position - 1, context, len(context) - 1, MAX_MATCH)
 
 
 def edit_in_store(state: SuffixState, position: int, context: list[int]) -> int:
@@ -59,7 +69,7 @@ def find_in_stream(state: SuffixState, slot: int, context: list[int]) -> list[Ca
             if hashed >= 0:
                 page = stream.buckets[bucket_page(hashed, pages)]
                 chains[order] = page.get((order, bucket_of(hashed)), [])
-    found = walk(_stream_reader(state, slot), chains, context, lambda position: True, ENOUGH)
+    found = walk(_stream_reader(state, slot, 0), chains, context, lambda position: True, ENOUGH)
     for candidate in found:
         candidate.source = PROMPT if candidate.position < stream.prompt_length else OUTPUT
     return found

@@ -43,6 +43,11 @@ def token_at(state: SuffixState, slot: int, position: int) -> int:
     return state.streams[slot].tokens[position]
 
 
+def token_from(state: SuffixState, slot: int, first: int, position: int) -> int:
+    """The token at ``position``, -1 before ``first``, where what may be read begins."""
+    return token_at(state, slot, position) if position >= first else SEPARATOR
+
+
 def bucket_page(hashed: int, pages: int) -> int:
     """The bucket page of a hash value in a table of ``pages`` pages (linear hashing, Litwin 1980)."""
     half = 1 << (pages.bit_length() - 1)

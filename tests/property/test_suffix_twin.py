@@ -11,10 +11,11 @@ from specplug.index.suffix import MOST_PROMPT, SuffixIndex
 from specplug.index.templates import PREFIX, REMEMBERED, Templates
 from specplug.kernels import layout, streams
 from specplug.kernels.candidates import find_candidates
-from specplug.kernels.match import load_context
+from specplug.kernels.match import load_context, match_in_stream
 from specplug.reference import candidates as ref_candidates
 from specplug.reference import drafting as ref_drafting
 from specplug.reference import learning as ref_learning
+from specplug.reference import match as ref_match
 from specplug.reference import requests as ref_requests
 from specplug.reference import streams as ref_streams
 from specplug.reference import suffix_state
@@ -155,6 +156,25 @@ def test_a_prompt_has_the_same_candidates(
     found = pair.compare_candidates(0)
     event("some candidates" if found else "no candidate")
     pair.draft([0], WIDTH)
+
+
+@given(phrase=phrases, repeats=st.integers(1, 30), data=st.data())
+@example(phrase=[7], repeats=100, data=None)
+def test_matches_end_where_what_may_be_read_begins(
+    phrase: list[int], repeats: int, data: st.DataObject | None
+) -> None:
+    """Of the text of others that is their answer; matches go over the borders of pages."""
+    pair = Pair(0)
+    said = phrase * repeats
+    pair.start(0, "", said)
+    load_context(pair.fast.state.slots, 0, pair.fast.state.scratch.context)
+    context = ref_match.load_context(pair.slow, 0)
+    position = len(said) if data is None else data.draw(st.integers(0, len(said)))
+    for first in {0, position, max(0, position - 9), len(said) // 2}:
+        ref = ref_match.match_in_stream(pair.slow, 0, first, position, context)
+        got = match_in_stream(pair.fast.state, 0, first, position, layout.MAX_MATCH)
+        assert got == ref, (first, position)
+    event("a match" if ref else "no match")
 
 
 def test_an_empty_history_has_no_draft() -> None:

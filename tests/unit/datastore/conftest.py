@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def publish(
             writer.add(np.array(document, np.int32))
         writer.publish({"made": "by a test"})
     return Datastore(folder)
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Bytes that were allocated at once, at most, while ``call`` ran."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture

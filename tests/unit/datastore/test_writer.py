@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import resource
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from specplug.errors import DatastoreError
 from specplug.index.datastore import FILE, Datastore
 from specplug.index.datastore_format import HEADER_BYTES
 
-from .conftest import Publish
+from .conftest import Publish, peak_of
 
 WORDS = list(range(100, 140))
 
@@ -98,12 +97,7 @@ def test_sorting_keeps_to_its_memory(tmp_path: Path, megabytes: int, threads: in
     memory = megabytes << 20
     with Writer(tmp_path, 1000, memory=memory, threads=threads) as one:
         one.add(np.array(text(0, 400_000), np.int32))
-        tracemalloc.start()
-        try:
-            one.publish({})
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        peak = peak_of(lambda: one.publish({}))
     assert peak < memory + (1 << 20), (
         "blocks that are written, and numbers per token of the vocabulary"
     )
@@ -116,12 +110,7 @@ def test_documents_of_one_token_count_towards_the_memory(tmp_path: Path) -> None
         one.add(np.array(text(0, 1000), np.int32))
         for _ in range(30):
             one.extend([np.array([7], np.int32)] * 20_000)
-        tracemalloc.start()
-        try:
-            one.publish({})
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        peak = peak_of(lambda: one.publish({}))
     assert peak < 5 << 20
 
 
@@ -348,10 +337,5 @@ def test_a_long_document_is_not_copied_as_a_whole(tmp_path: Path) -> None:
     document = np.zeros(1 << 22, np.int32)
     with Writer(tmp_path, 100) as writer:
         writer.add(document[:100_000])  # from here on it goes to the disk
-        tracemalloc.start()
-        try:
-            writer.add(document)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        peak = peak_of(lambda: writer.add(document))
     assert peak < document.nbytes // 2, f"{peak} bytes for a document of {document.nbytes}"
